@@ -1,0 +1,178 @@
+package zone
+
+import "time"
+
+// Topology is the deployment as one immutable value. All fields and all values
+// that they point to are read-only after Parse; it is safe for concurrent use.
+type Topology struct {
+	Deployment string // name of the deployment; part of every greeting and of the gossip label
+	Epoch      Epoch
+	Digest     Digest
+	ShardCount uint32  // number of shards; 0 when the deployment has no RZone
+	ShardBy    ShardBy // how a shard is taken from a user id
+
+	// UnknownGroupsNewest lets a consumer group that the topology does not
+	// declare start at the newest message; otherwise it is refused.
+	UnknownGroupsNewest bool
+
+	Cities   []*CityInfo          // in file order; Index is the position here
+	Topics   []*TopicInfo         // in file order
+	Groups   []*ConsumerGroupInfo // consumer groups in file order
+	Channels []*ChannelInfo       // in order of first use
+
+	index index // lookups by name; see lookup.go
+}
+
+// CityInfo describes a city.
+type CityInfo struct {
+	Name    City
+	Index   int
+	Zones   []*ZoneInfo
+	CZone   *ZoneInfo
+	Routers []*NodeInfo
+}
+
+// ZoneInfo describes a zone.
+type ZoneInfo struct {
+	Name          Zone
+	City          *CityInfo
+	Kind          Kind
+	Active        bool // for a GZone: the one that receives RouteGlobal; true for other kinds
+	Groups        []*GroupInfo
+	InCityStandby *ZoneInfo // nil when none is declared
+	RemoteStandby *ZoneInfo // nil when none is declared
+
+	slots [Slots]uint16 // slot -> index into Groups
+}
+
+// SlotOwner returns the broker group that owns the slot in this zone.
+func (z *ZoneInfo) SlotOwner(s Slot) *GroupInfo { return z.Groups[z.slots[s%Slots]] }
+
+// GroupInfo describes a broker group.
+type GroupInfo struct {
+	Name  Group
+	Zone  *ZoneInfo
+	Nodes []*NodeInfo // the members; one today, master and replicas later
+}
+
+// NodeInfo describes one process and its addresses (host:port).
+type NodeInfo struct {
+	Name  Node
+	Role  Role
+	City  *CityInfo
+	Zone  *ZoneInfo  // nil for routers
+	Group *GroupInfo // nil for routers
+
+	Client string // RocketMQ 5 clients connect here; brokers only
+	Peer   string // in-city TCP with TLS
+	QUIC   string // between cities; routers only
+	Gossip string // memberlist of the city's pool
+	WAN    string // memberlist of the routers' pool; routers only
+	Admin  string // health, metrics and operator calls; may be empty
+}
+
+// Route is where a topic's records land and from what that is computed.
+type Route struct {
+	Kind RouteKind
+	// From tells where a user id (RouteShard) or a destination name
+	// (RouteExplicit) is read.
+	From FieldSource
+	// Property is the user property to read when From is FromProperty.
+	Property string
+}
+
+// FieldSource names a part of a message.
+type FieldSource uint8
+
+// The field sources.
+const (
+	FromNone FieldSource = iota
+	FromProperty
+	FromKey
+	FromMessageGroup
+)
+
+// TopicInfo describes a topic.
+type TopicInfo struct {
+	Name       Topic
+	Queues     int
+	Kind       MessageKind
+	Durability Durability
+	Retention  time.Duration // consumed records are kept at least this long
+	Class      Class
+	Residency  []*CityInfo // cities that a record may enter; empty means all
+	Budget     int64       // bytes of backlog that one destination may hold back
+	AtBudget   BudgetEnd
+	MaxBody    int // bytes
+	Route      Route
+	Channel    *ChannelInfo // set for broadcast routes, else nil
+	Groups     []*ConsumerGroupInfo
+
+	resident []bool // by city index; nil means all
+}
+
+// ResidentIn reports whether records of the topic may enter the city.
+func (t *TopicInfo) ResidentIn(c *CityInfo) bool {
+	return t.resident == nil || (c.Index < len(t.resident) && t.resident[c.Index])
+}
+
+// ChannelInfo describes a broadcast channel.
+type ChannelInfo struct {
+	Name   Channel
+	Topics []*TopicInfo
+	Slot   Slot // picks the landing group in each CZone
+	Class  Class
+}
+
+// ConsumerGroupInfo describes a declared consumer group.
+type ConsumerGroupInfo struct {
+	Name        ConsumerGroup
+	Topics      []*TopicInfo
+	Zones       []*ZoneInfo // where it consumes; empty means every zone in which its topics land
+	FIFO        bool
+	MaxAttempts int // deliveries before the dead-letter topic; at least 1
+	Backoff     Backoff
+	Cache       bool // a cachesync subscription: read by Want, not by clients
+}
+
+// Backoff is the retry policy of a consumer group: attempt n waits
+// min(Initial * Multiplier^(n-1), Max), or Steps[n-1] when Steps is not empty
+// (the last step repeats).
+type Backoff struct {
+	Initial    time.Duration
+	Max        time.Duration
+	Multiplier float64
+	Steps      []time.Duration
+}
+
+// Query is what resolving needs to know of a message.
+type Query struct {
+	Topic        *TopicInfo
+	From         *ZoneInfo // where it was published
+	User         string    // the user id; used by RouteShard
+	Destination  string    // a zone or city name; used by RouteExplicit
+	MessageGroup string    // picks the slot when not empty
+	MessageID    string    // picks the slot when there is neither message group nor shard
+}
+
+// Reach is how far a record travels.
+type Reach uint8
+
+// The reaches.
+const (
+	ReachZone      Reach = iota + 1 // stays in the zone where it was published
+	ReachCity                       // another zone of the same city
+	ReachFar                        // a zone of another city
+	ReachBroadcast                  // every city (or every zone)
+)
+
+// Destination is the answer of Resolve.
+type Destination struct {
+	Reach    Reach
+	Zone     *ZoneInfo    // nil for a broadcast
+	Group    *GroupInfo   // owner of Slot in Zone; nil for a broadcast
+	Channel  *ChannelInfo // set for a broadcast
+	Slot     Slot
+	Shard    Shard
+	HasShard bool
+}
