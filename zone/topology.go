@@ -30,23 +30,35 @@ type CityInfo struct {
 	Zones   []*ZoneInfo
 	CZone   *ZoneInfo
 	Routers []*NodeInfo
+	MaxBody int // bytes; the largest message body that the city's routers pass on
 }
 
 // ZoneInfo describes a zone.
 type ZoneInfo struct {
 	Name          Zone
+	Index         int // position in Topology.Zones
 	City          *CityInfo
 	Kind          Kind
 	Active        bool // for a GZone: the one that receives RouteGlobal; true for other kinds
 	Groups        []*GroupInfo
 	InCityStandby *ZoneInfo // nil when none is declared
 	RemoteStandby *ZoneInfo // nil when none is declared
+	Shards        int       // how many user shards the zone owns; 0 unless an RZone
+	MaxBody       int       // bytes; the largest message body that the zone's brokers store
 
-	slots [Slots]uint16 // slot -> index into Groups
+	// slots maps a slot to an index into Groups; nil when there is one group.
+	// Zones with the same division share one table, so that resolving among
+	// thousands of zones stays in the processor's cache.
+	slots *[Slots]uint16
 }
 
 // SlotOwner returns the broker group that owns the slot in this zone.
-func (z *ZoneInfo) SlotOwner(s Slot) *GroupInfo { return z.Groups[z.slots[s%Slots]] }
+func (z *ZoneInfo) SlotOwner(s Slot) *GroupInfo {
+	if z.slots == nil {
+		return z.Groups[0]
+	}
+	return z.Groups[z.slots[s%Slots]]
+}
 
 // GroupInfo describes a broker group.
 type GroupInfo struct {
@@ -108,7 +120,8 @@ type TopicInfo struct {
 	Channel    *ChannelInfo // set for broadcast routes, else nil
 	Groups     []*ConsumerGroupInfo
 
-	resident []bool // by city index; nil means all
+	resident []bool                      // by city index; nil means all
+	faults   *[resolveKinds]ResolveError // what Resolve returns; see resolve_error.go
 }
 
 // ResidentIn reports whether records of the topic may enter the city.
