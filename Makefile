@@ -1,0 +1,53 @@
+# Every target works on a fresh clone with Go 1.26 and make; `make test`
+# installs or builds what else the tests need (see scripts named below).
+SHELL := /bin/bash
+GOLANGCI_VERSION := v2.12.2
+CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
+GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
+
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz soak bench clean
+
+build: ## the binary, into bin/
+	go build -o bin/mqrouter ./cmd/mqrouter
+
+test: needs lint generate-check unit e2e ## everything that a change must pass
+
+unit: ## every package's tests, with the race detector, shuffled
+	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
+
+e2e: needs ## real processes, official clients, Redis, and the README's commands
+	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/e2e/...
+
+needs: ## what the tests need besides Go; says what is skipped
+	@deploy/test/needs.sh
+
+lint: $(GOLANGCI)
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt: run 'make fmt'"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	go vet ./...
+	$(GOLANGCI) run
+
+$(GOLANGCI):
+	@mkdir -p $(dir $@)
+	GOBIN=$(dir $@)tmp go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
+	mv $(dir $@)tmp/golangci-lint $@ && rmdir $(dir $@)tmp
+
+fmt:
+	gofmt -w $$(git ls-files '*.go')
+
+generate: ## the protobuf code, from the .proto files
+	internal/rocketmqpb/generate.sh
+
+generate-check: ## fails when the committed protobuf code is not current
+	internal/rocketmqpb/generate.sh --check
+
+fuzz: ## every fuzz target for a minute each
+	deploy/test/fuzz.sh 60s
+
+soak: ## the long fault suite: more seeds, more kills
+	MQROUTER_LONG=1 go test -count=1 -timeout 5h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/e2e/...
+
+bench: ## the figures of the README's table
+	deploy/test/bench.sh
+
+clean:
+	rm -rf bin mqrouter-dev
