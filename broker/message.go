@@ -1,0 +1,104 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// AnyQueue as Message.Queue leaves the choice of the queue to the broker.
+const AnyQueue = -1
+
+// Message is a message as a client publishes it.
+type Message struct {
+	Topic        *zone.TopicInfo // nil is refused with KindTopicUnknown
+	ID           string          // the client's message id, kept to the byte
+	Tag          string
+	Keys         []string
+	MessageGroup string
+	Kind         zone.MessageKind // zero = the topic's
+	Properties   map[string]string
+	Body         []byte // kept until Publish returns
+	Encoding     record.Encoding
+	Digest       record.Digest
+	Born         time.Time
+	BornHost     string
+	TraceContext string
+	Queue        int // a hint, or AnyQueue; out of range is as AnyQueue
+	Attempt      int
+	DeliverAt    time.Time // zero = at once
+}
+
+// Level says what a publish truly reached.
+type Level uint8
+
+// The levels.
+const (
+	LevelAccepted Level = iota + 1 // written but not yet synced; power loss may lose it
+	LevelStored                    // durable, and at home: its consumers are in this zone
+	LevelOrigin                    // durable at the origin, on its way to another zone or city
+)
+
+// String returns a word for logs and tables.
+func (l Level) String() string {
+	switch l {
+	case LevelAccepted:
+		return "accepted"
+	case LevelStored:
+		return "stored"
+	case LevelOrigin:
+		return "origin"
+	}
+	return "none"
+}
+
+// PublishResult is the result of one message.
+type PublishResult struct {
+	Err         error // nil, or an *Error
+	Queue       int
+	Offset      int64 // offset in the queue (LevelStored), or the number in its flow (LevelOrigin)
+	Level       Level
+	Destination zone.Destination
+}
+
+// Filter selects messages by tag. The zero value selects none.
+type Filter struct {
+	All  bool
+	Tags []string
+}
+
+// ReceiveRequest asks for messages of a topic for a consumer group.
+type ReceiveRequest struct {
+	Group     zone.ConsumerGroup
+	Topic     zone.Topic // a topic, or a dead-letter topic (DeadLetterTopic)
+	Filter    Filter
+	Max       int           // at most so many messages; below 1 is as 1
+	MaxBytes  int           // stop before this many body bytes, but return at least one message; 0 = no bound
+	Invisible time.Duration // how long the messages are hidden from others
+	Wait      time.Duration // how long to wait for the first message
+	Renew     bool          // renew the invisible time at expiry while the client lives (SetLiveness)
+	ClientID  string
+	AttemptID string
+}
+
+// Delivery is one message in a consumer's hands.
+type Delivery struct {
+	Record    record.View // points into bytes that nobody changes
+	Topic     zone.Topic  // the topic it was received from
+	Queue     int
+	Offset    int64
+	Attempt   int    // deliveries so far, this one included
+	Handle    string // receipt handle; URL-safe text
+	Invisible time.Duration
+	Stored    time.Time // when it was stored here
+}
+
+// DeadLetterPrefix begins the name of every dead-letter topic.
+const DeadLetterPrefix = "%DLQ%"
+
+// DeadLetterTopic returns the dead-letter topic of a consumer group. It is
+// received like a topic, by any consumer group that is allowed to.
+func DeadLetterTopic(g zone.ConsumerGroup) zone.Topic {
+	return zone.Topic(DeadLetterPrefix + string(g))
+}
