@@ -1,0 +1,213 @@
+package rocketmqclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// endpoint is one broker address with its connections and its Telemetry session.
+type endpoint struct {
+	addr   string
+	pb     *pb.Endpoints
+	conns  []*grpc.ClientConn
+	stubs  []pb.MessagingServiceClient
+	next   atomic.Uint32
+	unused int // route refreshes that did not name it; only the holder of loading
+
+	cancel    context.CancelFunc // ends the session
+	ready     chan struct{}      // closed at the first Settings of the server
+	readyOnce sync.Once
+	lastErr   atomic.Pointer[error] // why the stream broke last; nil before
+}
+
+// endpoint returns the endpoint of an address, connecting it the first time.
+func (c *core) endpoint(addr string) (*endpoint, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil, ErrClosed
+	}
+	if ep := c.endpoints[addr]; ep != nil {
+		return ep, nil
+	}
+	if len(c.endpoints) >= maxEndpoints {
+		return nil, fmt.Errorf("%w: %d endpoints", ErrBound, maxEndpoints)
+	}
+	ep, err := c.dial(addr)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(c.ctx)
+	ep.cancel = cancel
+	c.endpoints[addr] = ep
+	c.wg.Go(func() { c.session(ctx, ep) })
+	return ep, nil
+}
+
+// dial makes the connections without waiting for any; grpc connects at first use
+// and again after each failure.
+func (c *core) dial(addr string) (*endpoint, error) {
+	host, portText, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, fmt.Errorf("%w: address %q", ErrProtocol, addr)
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("%w: port of %q", ErrProtocol, addr)
+	}
+	creds := insecure.NewCredentials()
+	if c.cfg.TLS != nil {
+		creds = credentials.NewTLS(c.cfg.TLS)
+	}
+	ep := &endpoint{addr: addr, ready: make(chan struct{}), pb: &pb.Endpoints{
+		Scheme:    scheme(host),
+		Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
+	}}
+	for range c.cfg.Connections {
+		conn, err := grpc.NewClient(addr,
+			grpc.WithTransportCredentials(creds),
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+				MinConnectTimeout: 3 * time.Second,
+			}),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+			grpc.WithDisableServiceConfig(),
+			grpc.WithDisableRetry(),
+			callOptions(),
+		)
+		if err != nil {
+			for _, open := range ep.conns {
+				err = errors.Join(err, open.Close())
+			}
+			return nil, &OpError{Op: "dial", Endpoint: addr, Err: err}
+		}
+		ep.conns = append(ep.conns, conn)
+		ep.stubs = append(ep.stubs, pb.NewMessagingServiceClient(conn))
+	}
+	return ep, nil
+}
+
+// stub returns the next connection's stub.
+func (e *endpoint) stub() pb.MessagingServiceClient {
+	if len(e.stubs) == 1 {
+		return e.stubs[0]
+	}
+	return e.stubs[e.next.Add(1)%uint32(len(e.stubs))]
+}
+
+// broken reports whether the first connection is known not to work.
+func (e *endpoint) broken() bool { return e.conns[0].GetState() == connectivity.TransientFailure }
+
+// waitReady blocks until the server has answered this client's Settings, or ctx.
+func (e *endpoint) waitReady(ctx context.Context) error {
+	select {
+	case <-e.ready:
+		return nil
+	case <-ctx.Done():
+		if last := e.lastErr.Load(); last != nil {
+			return &OpError{Op: "Telemetry", Endpoint: e.addr, Err: *last}
+		}
+		return &OpError{Op: "Telemetry", Endpoint: e.addr, Err: ctx.Err()}
+	}
+}
+
+// session keeps one Telemetry stream open until the endpoint is retired.
+func (c *core) session(ctx context.Context, ep *endpoint) {
+	for {
+		err := c.telemetry(ctx, ep)
+		if ctx.Err() != nil {
+			return
+		}
+		ep.lastErr.Store(&err)
+		c.cfg.Logger.Debug("rocketmq telemetry stream ended", "peer", ep.addr, "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(reopenAfter):
+		}
+	}
+}
+
+// telemetry runs one stream: it sends Settings and reads until the stream ends.
+// The server's commands besides Settings concern things this client does not have.
+func (c *core) telemetry(ctx context.Context, ep *endpoint) error {
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, c.md))
+	defer cancel()
+	stream, err := ep.stubs[0].Telemetry(ctx)
+	if err != nil {
+		return err
+	}
+	if err := stream.Send(&pb.TelemetryCommand{Command: &pb.TelemetryCommand_Settings{Settings: c.settings}}); err != nil && !errors.Is(err, io.EOF) {
+		return err // io.EOF: Recv has the reason
+	}
+	for {
+		cmd, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if st := cmd.GetStatus(); st != nil && st.GetCode() != pb.Code_OK {
+			return &StatusError{Code: st.GetCode(), Text: st.GetMessage()}
+		}
+		if cmd.GetSettings() != nil {
+			ep.readyOnce.Do(func() { close(ep.ready) })
+		}
+	}
+}
+
+// snapshot returns the present endpoints.
+func (c *core) snapshot() []*endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]*endpoint, 0, len(c.endpoints))
+	for _, ep := range c.endpoints {
+		all = append(all, ep)
+	}
+	return all
+}
+
+// retire ends the endpoint's session and closes its connections.
+func (c *core) retire(ep *endpoint) {
+	c.mu.Lock()
+	delete(c.endpoints, ep.addr)
+	c.mu.Unlock()
+	ep.cancel()
+	for _, conn := range ep.conns {
+		if err := conn.Close(); err != nil {
+			c.cfg.Logger.Debug("rocketmq connection close failed", "peer", ep.addr, "err", err)
+		}
+	}
+}
+
+// scheme names the kind of a host.
+func scheme(host string) pb.AddressScheme {
+	ip := net.ParseIP(host)
+	switch {
+	case ip == nil:
+		return pb.AddressScheme_DOMAIN_NAME
+	case ip.To4() != nil:
+		return pb.AddressScheme_IPv4
+	}
+	return pb.AddressScheme_IPv6
+}
+
+// joinAddress returns host:port.
+func joinAddress(a *pb.Address) string {
+	return net.JoinHostPort(a.GetHost(), strconv.Itoa(int(a.GetPort())))
+}
