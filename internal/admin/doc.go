@@ -1,0 +1,19 @@
+// Package admin is the operators' door of a node: an HTTP server with health,
+// readiness, metrics and a small read-only JSON interface, the client of that
+// interface, and the status types that both sides share.
+//
+// Paths:
+//
+//	GET /healthz              200 while the process serves
+//	GET /readyz               200 when the node does its work, else 503 and the reasons
+//	GET /metrics              Prometheus text, from the node's OpenTelemetry meters
+//	GET /v1/status            Status of the node
+//	GET /v1/topology          the topology file in force, as it was read
+//	GET /v1/messages/{id}     where this node has seen a message id
+//	GET /v1/cache/{key}       a cache entry (cachesync nodes)
+//
+// The server binds loopback addresses only, unless it has a TLS configuration
+// that asks for client certificates.
+//
+// Goroutines: Run owns the listener's and joins it. Nothing here is ordered.
+package admin

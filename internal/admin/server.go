@@ -1,0 +1,168 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Node is what a node shows. Methods are safe for concurrent use.
+type Node interface {
+	// Status returns the node's state. It does not block on the network.
+	Status() Status
+	// Topology returns the topology file in force.
+	Topology() []byte
+	// Find returns where the node has a message id. It reads the disk; it
+	// returns ErrNotServed on a node without a log.
+	Find(ctx context.Context, id string) ([]Sighting, error)
+	// CacheGet returns a cache entry; ErrNotServed on a node without a cache.
+	CacheGet(ctx context.Context, key string) (CacheEntry, error)
+}
+
+// ErrNotServed is returned by a Node for a question that its role has no answer to.
+var ErrNotServed = errors.New("admin: not served by a node of this role")
+
+// Limits of the server. A reader of status pages needs no more.
+const (
+	headerTimeout = 5 * time.Second
+	writeTimeout  = 60 * time.Second // a message search reads the disk
+	idleTimeout   = 60 * time.Second
+	maxHeader     = 16 << 10 // bytes
+	shutdownGrace = 3 * time.Second
+)
+
+// Server serves one node.
+type Server struct {
+	ln      net.Listener
+	http    *http.Server
+	log     *slog.Logger
+	metrics http.Handler
+}
+
+// Options configure a server.
+type Options struct {
+	Addr    string       // host:port; a loopback host unless TLS is set
+	TLS     *tls.Config  // nil: plain HTTP on loopback
+	Node    Node         // required
+	Metrics http.Handler // required; see Meters.Handler
+	Logger  *slog.Logger // required
+}
+
+// Listen binds the address. It refuses a non-loopback address without mutual TLS.
+func Listen(ctx context.Context, o Options) (*Server, error) {
+	if err := checkAddr(o.Addr, o.TLS); err != nil {
+		return nil, err
+	}
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", o.Addr)
+	if err != nil {
+		return nil, fmt.Errorf("admin: listen on %s: %w", o.Addr, err)
+	}
+	if o.TLS != nil {
+		ln = tls.NewListener(ln, o.TLS)
+	}
+	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics}
+	s.http = &http.Server{
+		Handler:           s.routes(o.Node),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       headerTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+func checkAddr(addr string, cfg *tls.Config) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("admin: address %q: %w; write host:port", addr, err)
+	}
+	if cfg != nil && cfg.ClientAuth == tls.RequireAndVerifyClientCert {
+		return nil
+	}
+	if ip := net.ParseIP(host); (ip != nil && ip.IsLoopback()) || host == "localhost" {
+		return nil
+	}
+	return fmt.Errorf("admin: address %q is not a loopback address: use one, or turn mutual TLS on for the admin address", addr)
+}
+
+// Addr returns the bound address.
+func (s *Server) Addr() string { return s.ln.Addr().String() }
+
+// Run serves until ctx ends, then lets running requests finish for a moment.
+func (s *Server) Run(ctx context.Context) error {
+	done := make(chan error, 1)
+	go func() { done <- s.http.Serve(s.ln) }()
+	select {
+	case err := <-done:
+		return fmt.Errorf("admin: %w", err)
+	case <-ctx.Done():
+	}
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownGrace)
+	defer cancel()
+	if err := s.http.Shutdown(grace); err != nil {
+		s.http.Close()
+	}
+	<-done
+	return nil
+}
+
+func (s *Server) routes(n Node) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if st := n.Status(); !st.Ready {
+			http.Error(w, strings.Join(st.Reasons, "\n"), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	mux.Handle("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
+		s.answer(w, n.Status(), nil)
+	})
+	mux.HandleFunc("GET /v1/topology", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/yaml")
+		if _, err := w.Write(n.Topology()); err != nil {
+			s.log.Debug("admin client went away", "err", err)
+		}
+	})
+	mux.HandleFunc("GET /v1/messages/{id}", func(w http.ResponseWriter, r *http.Request) {
+		found, err := n.Find(r.Context(), r.PathValue("id"))
+		if found == nil {
+			found = []Sighting{}
+		}
+		s.answer(w, found, err)
+	})
+	mux.HandleFunc("GET /v1/cache/{key...}", func(w http.ResponseWriter, r *http.Request) {
+		entry, err := n.CacheGet(r.Context(), r.PathValue("key"))
+		s.answer(w, entry, err)
+	})
+	return mux
+}
+
+func (s *Server) answer(w http.ResponseWriter, v any, err error) {
+	switch {
+	case errors.Is(err, ErrNotServed):
+		http.Error(w, err.Error(), http.StatusNotFound)
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(v); err != nil {
+		s.log.Debug("admin client went away", "err", err)
+	}
+}

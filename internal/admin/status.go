@@ -1,0 +1,166 @@
+package admin
+
+import (
+	"time"
+)
+
+// Status is what one node says of itself. Slices are sorted by name.
+type Status struct {
+	Node     string    `json:"node"`
+	Role     string    `json:"role"`
+	City     string    `json:"city"`
+	Zone     string    `json:"zone,omitempty"`
+	Group    string    `json:"group,omitempty"`
+	Version  string    `json:"version"`
+	Started  time.Time `json:"started"`
+	Ready    bool      `json:"ready"`
+	Reasons  []string  `json:"reasons,omitempty"` // why it is not ready, or works in a degraded way
+	Error    string    `json:"error,omitempty"`   // set by the client when the node could not be asked
+	Topology Topology  `json:"topology"`
+	Members  int       `json:"members"` // live members of the city's gossip pool, this node included
+
+	Log       *Log       `json:"log,omitempty"`
+	Topics    []Topic    `json:"topics,omitempty"`
+	Consumers []Consumer `json:"consumers,omitempty"`
+	Flows     []Flow     `json:"flows,omitempty"`
+	Inbound   []Inbound  `json:"inbound,omitempty"`
+	Links     []Link     `json:"links,omitempty"`
+	Cache     *Cache     `json:"cache,omitempty"`
+}
+
+// Topology names the topology that a node follows.
+type Topology struct {
+	Epoch   string `json:"epoch"`
+	Digest  string `json:"digest"`
+	Problem string `json:"problem,omitempty"` // why a newer file was not applied
+}
+
+// Log describes a broker's commit log. Sizes are bytes.
+type Log struct {
+	Incarnation string `json:"incarnation"`
+	Epoch       uint64 `json:"epoch"` // lineage epoch
+	Begin       uint64 `json:"begin"`
+	Committed   uint64 `json:"committed"`
+	Applied     uint64 `json:"applied"`
+	Snapshot    uint64 `json:"snapshot"`
+	Problem     string `json:"problem,omitempty"` // disk full, failed sync
+}
+
+// Topic describes what a broker holds of a topic.
+type Topic struct {
+	Name  string `json:"name"`
+	Queue int    `json:"queue"`
+	First uint64 `json:"first"` // lowest offset held
+	Next  uint64 `json:"next"`  // offset of the next message
+}
+
+// Consumer describes a consumer group's progress in one queue.
+type Consumer struct {
+	Group    string `json:"group"`
+	Topic    string `json:"topic"`
+	Queue    int    `json:"queue"`
+	Floor    uint64 `json:"floor"` // everything below is acknowledged
+	Lag      uint64 `json:"lag"`   // messages not acknowledged
+	InFlight int    `json:"in_flight"`
+}
+
+// Flow describes one leg of a flow at its origin.
+type Flow struct {
+	Target    string        `json:"target"` // destination group or channel
+	Channel   bool          `json:"channel,omitempty"`
+	City      string        `json:"city"`
+	Group     string        `json:"group"`
+	Class     string        `json:"class"`
+	Lane      uint8         `json:"lane"`
+	Head      uint64        `json:"head"`
+	Settled   uint64        `json:"settled"`
+	Backlog   uint64        `json:"backlog"` // records
+	OldestAge time.Duration `json:"oldest_age"`
+	State     string        `json:"state"`
+	Held      string        `json:"held,omitempty"`
+	Progress  time.Time     `json:"progress,omitzero"` // last confirmed progress
+	Session   string        `json:"session,omitempty"`
+}
+
+// Inbound describes a flow at its destination.
+type Inbound struct {
+	Origin      string `json:"origin"`
+	Incarnation string `json:"incarnation"`
+	Target      string `json:"target"`
+	Channel     bool   `json:"channel,omitempty"`
+	Lane        uint8  `json:"lane"`
+	Settled     uint64 `json:"settled"`
+	Orphans     uint64 `json:"orphans,omitempty"`
+}
+
+// Link describes a router's link to a router of another city.
+type Link struct {
+	Peer     string        `json:"peer"`
+	City     string        `json:"city"`
+	Class    string        `json:"class"`
+	State    string        `json:"state"`
+	Since    time.Time     `json:"since,omitzero"`
+	RTT      time.Duration `json:"rtt"`
+	Sessions int           `json:"sessions"`
+	Sent     uint64        `json:"sent"`     // bytes on the wire, IP and UDP headers included
+	Received uint64        `json:"received"` // likewise
+	Dials    uint64        `json:"dials"`
+	Problem  string        `json:"problem,omitempty"`
+}
+
+// Cache describes a cachesync node.
+type Cache struct {
+	Kind       string      `json:"kind"` // redis or memory
+	Group      string      `json:"group"`
+	State      string      `json:"state"`
+	Offset     uint64      `json:"offset"`
+	Lag        uint64      `json:"lag"` // landings not applied
+	Applied    uint64      `json:"applied"`
+	Superseded uint64      `json:"superseded"`
+	Rejected   uint64      `json:"rejected"`
+	Gaps       uint64      `json:"gaps"`
+	Watermarks []Watermark `json:"watermarks"`
+	Problem    string      `json:"problem,omitempty"`
+}
+
+// Watermark says up to which number a cache has applied an origin's flow.
+type Watermark struct {
+	Origin      string `json:"origin"`
+	Incarnation string `json:"incarnation"`
+	Channel     string `json:"channel"`
+	Number      uint64 `json:"number"`
+}
+
+// Sighting is one place in which a node has a message.
+type Sighting struct {
+	Node       string     `json:"node"`
+	Group      string     `json:"group"`
+	City       string     `json:"city"`
+	Zone       string     `json:"zone"`
+	What       string     `json:"what"` // published, landed, parked, dead letter
+	Topic      string     `json:"topic"`
+	Queue      int        `json:"queue"`
+	Offset     int64      `json:"offset"` // -1 when it is in no queue here
+	Position   uint64     `json:"position"`
+	Stored     time.Time  `json:"stored"`
+	Flow       string     `json:"flow,omitempty"`
+	Number     uint64     `json:"number,omitempty"`
+	Settled    string     `json:"settled,omitempty"` // per destination city, at the origin
+	Deliveries []Delivery `json:"deliveries,omitempty"`
+}
+
+// Delivery is the state of a message in one consumer group.
+type Delivery struct {
+	Group    string `json:"group"`
+	State    string `json:"state"` // waiting, delivered, acknowledged
+	Attempts int    `json:"attempts,omitempty"`
+}
+
+// CacheEntry is the answer of a cache lookup.
+type CacheEntry struct {
+	Key     string `json:"key"`
+	Found   bool   `json:"found"`
+	Version uint64 `json:"version,omitempty"`
+	Deleted bool   `json:"deleted,omitempty"`
+	Value   string `json:"value,omitempty"`
+}
