@@ -1,0 +1,37 @@
+// Package consumer decides which messages a consumer group gets. It has three
+// parts:
+//
+//   - Progress: what is settled for each (group, topic, queue). It is durable
+//     by being folded: the broker logs a Delta, the fold applies it, a snapshot
+//     encodes it.
+//   - Dispatcher: who has which message in hands, volatile, one for each
+//     (group, topic). It picks redeliveries and new messages, counts attempts,
+//     expires and renews, and collects the Delta of what changed.
+//   - Sealer: receipt handles, self-contained and sealed with a secret.
+//
+// The package reads no clock, no log and no disk. Instants are monotonic and
+// passed in, so that a step of the wall clock neither hurries nor delays a
+// redelivery; the wall clock is used only for what has to outlive the process.
+//
+// # Goroutines
+//
+// The package starts none. Progress belongs to the fold. Dispatcher and Sealer
+// are safe for concurrent use; a dispatcher calls none of its callbacks while
+// it holds its mutex.
+//
+// # When an acknowledgement counts
+//
+// An acknowledgement counts as long as the message is not settled and nobody
+// else can have it: its delivery is still in hands, or has run out but the
+// message was neither delivered again, nor given a new handle, nor condemned
+// to the dead-letter topic. Afterwards it is refused with *HandleError. An
+// acknowledgement of a message that is settled already is answered as success,
+// except when the message went to the dead-letter topic lately. After a
+// restart the deliveries before it are not known; a handle of that time counts
+// until the message is delivered again.
+//
+// # Order
+//
+// Redeliveries come before new messages. Inside a queue new messages come in
+// offset order; between queues the dispatcher goes round.
+package consumer
