@@ -1,0 +1,77 @@
+package wire
+
+import (
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Hello is the greeting: the first frame of a connection, in both directions,
+// on session 0.
+//
+//	version min (2), version max (2), features (8),
+//	deployment (text), role (1), city, zone, group, node (texts),
+//	incarnation (8), max frame (4), max sessions (4),
+//	epoch (16), digest (32), destination city (text), class (1)
+type Hello struct {
+	// VersionMin and VersionMax are the protocol versions that the node speaks.
+	VersionMin, VersionMax uint16
+	Features               uint64 // what the node offers; the connection uses the common ones
+	Deployment             string
+	Role                   zone.Role
+	City                   zone.City
+	Zone                   zone.Zone  // empty for routers
+	Group                  zone.Group // empty for routers
+	Node                   zone.Node
+	Incarnation            record.Incarnation // of the node's store; of its start for a router
+	MaxFrame               uint32             // largest payload that the node takes, bytes
+	MaxSessions            uint32             // sessions that the node takes on this connection
+	Epoch                  zone.Epoch
+	Digest                 zone.Digest
+	DestinationCity        zone.City // where the connection's flows go; empty = the answering node's city
+	Class                  zone.Class
+}
+
+// Append appends the payload to dst.
+func (h *Hello) Append(dst []byte) []byte {
+	dst = le.AppendUint16(dst, h.VersionMin)
+	dst = le.AppendUint16(dst, h.VersionMax)
+	dst = le.AppendUint64(dst, h.Features)
+	dst = appendText(dst, h.Deployment)
+	dst = append(dst, byte(h.Role))
+	dst = appendText(dst, string(h.City))
+	dst = appendText(dst, string(h.Zone))
+	dst = appendText(dst, string(h.Group))
+	dst = appendText(dst, string(h.Node))
+	dst = le.AppendUint64(dst, uint64(h.Incarnation))
+	dst = le.AppendUint32(dst, h.MaxFrame)
+	dst = le.AppendUint32(dst, h.MaxSessions)
+	dst = appendEpoch(dst, h.Epoch)
+	dst = append(dst, h.Digest[:]...)
+	dst = appendText(dst, string(h.DestinationCity))
+	return append(dst, byte(h.Class))
+}
+
+// ParseHello parses a payload. It keeps no reference to b.
+func ParseHello(b []byte) (Hello, error) {
+	r := reader{typ: TypeHello, b: b}
+	var h Hello
+	h.VersionMin, h.VersionMax = r.u16("version"), r.u16("version")
+	if h.VersionMin == 0 || h.VersionMax < h.VersionMin {
+		r.fail("version", errRange)
+	}
+	h.Features = r.u64("features")
+	h.Deployment = r.name("deployment", "")
+	h.Role = zone.Role(r.u8("role"))
+	h.City = zone.City(r.name("city", ""))
+	h.Zone = zone.Zone(r.name("zone", ""))
+	h.Group = zone.Group(r.name("group", ""))
+	h.Node = zone.Node(r.name("node", ""))
+	h.Incarnation = record.Incarnation(r.u64("incarnation"))
+	h.MaxFrame = r.u32("max frame")
+	h.MaxSessions = r.u32("max sessions")
+	h.Epoch = r.epoch("epoch")
+	copy(h.Digest[:], r.take("digest", len(h.Digest)))
+	h.DestinationCity = zone.City(r.name("destination city", ""))
+	h.Class = zone.Class(r.u8("class"))
+	return h, r.done()
+}

@@ -1,0 +1,59 @@
+package wire
+
+import (
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Open begins a flow's session. A router passes it on by City and Group.
+//
+//	flow (flow id), city, group, origin city (texts),
+//	lineage (list: epoch (8), id (8), first (8)),
+//	cursor (8), oldest (8), head (8), route epoch (16),
+//	residency (list of texts), max record (4)
+type Open struct {
+	Flow       record.FlowID
+	City       zone.City  // destination
+	Group      zone.Group // destination
+	OriginCity zone.City
+	Lineage    []Mark // ascending, at most MaxMarks
+	Cursor     uint64 // the origin's durable cursor of this leg
+	Oldest     uint64 // lowest number that can still be read
+	Head       uint64 // highest number given
+	RouteEpoch zone.Epoch
+	Residency  []zone.City // cities that the records may enter; empty = all
+	MaxRecord  uint32      // bytes of the largest record that will be sent
+}
+
+// Append appends the payload to dst.
+func (o *Open) Append(dst []byte) []byte {
+	dst = appendFlow(dst, &o.Flow)
+	dst = appendText(dst, string(o.City))
+	dst = appendText(dst, string(o.Group))
+	dst = appendText(dst, string(o.OriginCity))
+	dst = appendMarks(dst, o.Lineage)
+	dst = le.AppendUint64(dst, o.Cursor)
+	dst = le.AppendUint64(dst, o.Oldest)
+	dst = le.AppendUint64(dst, o.Head)
+	dst = appendEpoch(dst, o.RouteEpoch)
+	dst = appendCities(dst, o.Residency)
+	return le.AppendUint32(dst, o.MaxRecord)
+}
+
+// ParseOpen parses a payload. It keeps no reference to b.
+func ParseOpen(b []byte) (Open, error) {
+	r := reader{typ: TypeOpen, b: b}
+	var o Open
+	r.flow(&o.Flow)
+	o.City = zone.City(r.name("city", ""))
+	o.Group = zone.Group(r.name("group", ""))
+	o.OriginCity = zone.City(r.name("origin city", ""))
+	o.Lineage = r.marks(nil)
+	o.Cursor = r.u64("cursor")
+	o.Oldest = r.u64("oldest")
+	o.Head = r.u64("head")
+	o.RouteEpoch = r.epoch("route epoch")
+	o.Residency = r.cities("residency", MaxCities, nil)
+	o.MaxRecord = r.u32("max record")
+	return o, r.done()
+}
