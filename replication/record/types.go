@@ -153,8 +153,8 @@ const (
 	ReasonHops
 	ReasonCorrupt
 	ReasonNotOwner
-	ReasonTrimmed   // no longer held by the origin
-	ReasonExcluded  // not for this city
+	ReasonTrimmed  // no longer held by the origin
+	ReasonExcluded // not for this city
 	ReasonUnsupported
 )
 
