@@ -112,6 +112,14 @@ type SinkState struct {
 // Landing is a batch of numbers to settle at the destination, contiguous from
 // First. A batch either carries Records, one a number, or settles the range
 // First..Through with Outcome.
+//
+// The fold of a landing, and only it, decides whether the landing counts: when
+// the flow's history has a row of the Lineage, First must be that row's Last+1;
+// else the landing begins the lineage wherever First is (the receiver has
+// compared the tables). A landing that fits neither settles nothing, and done
+// is told so. What counts sets Settled to Through, even when that moves it back:
+// what the flow settled above First in another lineage are then orphans, whose
+// records stay and whose outcomes are forgotten.
 type Landing struct {
 	Flow         record.FlowID
 	Lineage      record.LineageID
@@ -141,7 +149,9 @@ type Sink interface {
 	// at once; done is called exactly once, in order per flow, when the landing
 	// is committed and folded (nil) or was refused. ErrHeld (wrapped, with the
 	// reason) when it cannot take it now: disk full, or the record's route
-	// epoch is ahead of this node's topology; nothing was settled then.
+	// epoch is ahead of this node's topology; nothing was settled then. The
+	// receiver hands over the same landing again later, before any other of the
+	// flow.
 	Land(l Landing, done func(error)) error
 	// Seal durably refuses everything above the settled prefix and returns it.
 	Seal(ctx context.Context, id record.FlowID) (settled uint64, err error)
