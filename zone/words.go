@@ -32,7 +32,7 @@ var (
 		{RouteBroadcastCity, "broadcast: city"}, {RouteBroadcastZone, "broadcast: zone"},
 	}
 
-	sourceWords = []word[FieldSource]{
+	sourceWords = []word[FieldSource]{{FromNone, "none"},
 		{FromProperty, "property"}, {FromKey, "key"}, {FromMessageGroup, "message_group"},
 	}
 

@@ -1,0 +1,120 @@
+package zone
+
+// A draft is the file as it was read: the values of the topology to be, the
+// names that still have to be looked up, and where each of them stands.
+type draft struct {
+	reader
+	topo *Topology
+
+	deploymentAt place
+	epochAt      place
+	shards       draftShards
+	cities       []*draftCity
+	zones        []*draftZone // of all cities, in file order
+	topics       []*draftTopic
+	consumers    []*draftConsumers
+}
+
+type draftShards struct {
+	declared bool
+	at       place
+	owners   []draftOwner
+	ownersAt place
+}
+
+type draftOwner struct {
+	zone  ref
+	spans []span
+}
+
+type draftCity struct {
+	info      *CityInfo
+	at        place // of the name
+	zones     []*draftZone
+	routers   []*draftNode
+	maxBodyAt place
+}
+
+type draftZone struct {
+	info      *ZoneInfo
+	city      *draftCity
+	at        place // of the name
+	activeAt  place // zero when the file does not say active
+	active    bool
+	maxBodyAt place // zero when the file does not say max_body
+	standby   draftStandby
+	groups    []*draftGroup
+}
+
+type draftStandby struct {
+	inCity, remote ref // the name is empty when the file does not say it
+}
+
+type draftGroup struct {
+	info    *GroupInfo
+	at      place // of the name
+	slots   []span
+	slotsAt place // zero when the file does not say slots
+	nodes   []*draftNode
+}
+
+type draftNode struct {
+	info  *NodeInfo
+	at    place // of the name
+	addrs []draftAddr
+}
+
+type draftAddr struct {
+	key   string // such as client
+	value string // as NodeInfo holds it
+	at    place
+}
+
+type draftTopic struct {
+	info        *TopicInfo
+	at          place // of the name
+	residency   []ref
+	residencyAt place // zero when the file does not say residency
+	maxBodyAt   place
+	routeAt     place
+	kindAt      place
+	classAt     place
+	budgetAt    place
+	channel     ref // the name is empty when the file does not say it
+}
+
+// or returns the place, or other when the file does not have it.
+func (p place) or(other place) place {
+	if p.line == 0 {
+		return other
+	}
+	return p
+}
+
+type draftConsumers struct {
+	info    *ConsumerGroupInfo
+	at      place // of the name
+	topics  []ref
+	zones   []ref
+	zonesAt place
+	cacheAt place
+	maxAt   place
+}
+
+// none is the word for a standby that is left out on purpose.
+const none = "none"
+
+// Bounds and defaults of what a file may say. The defaults follow RocketMQ
+// where it has one: bodies of 4 MiB, 16 attempts, records kept 72 hours.
+const (
+	maxShards        = 1 << 20
+	maxBodyBytes     = 4 << 20 // official clients refuse to receive more in one message
+	maxQueues        = 1024
+	defaultQueues    = 4
+	defaultRetention = 3 * day
+	maxRetention     = 366 * day
+	defaultBudget    = 1 << 30
+	maxBudget        = 1 << 50
+	defaultAttempts  = 16
+	maxAttempts      = 1000
+)
