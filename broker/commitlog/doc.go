@@ -1,0 +1,2 @@
+// Package commitlog owns the commit log of a broker group.
+package commitlog

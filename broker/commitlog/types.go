@@ -1,0 +1,110 @@
+package commitlog
+
+import (
+	"log/slog"
+	"math/rand/v2"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// EntryKind says what an entry holds.
+type EntryKind uint8
+
+// The entry kinds.
+const (
+	KindOwn     EntryKind = iota + 1 // a record first appended here: its identity is this log's
+	KindLanding                      // an envelope, and the record of another group if it landed
+)
+
+// Entry is one entry of the log. Its bytes must not be changed.
+type Entry struct {
+	Kind     EntryKind
+	Position record.Position // of the entry's frame
+	Size     int             // bytes of the whole frame; Position+Size is where the next frame may begin
+	Envelope []byte          // encoded; nil for KindOwn
+	Record   []byte          // encoded; nil for a landing without record
+}
+
+// Batch is appended as one: its entries are neighbours in the log and become
+// committed together. After a crash in the middle of its write a prefix of its
+// entries may be found; what must be atomic goes into one entry.
+type Batch struct {
+	// Entries holds Kind, Envelope and Record when it is given to Append. A
+	// record of KindOwn is stamped in place before it is written. The log only
+	// reads the slice's bytes until Done; when Done is called without an error,
+	// Position and Size are set and the bytes point into the log's own buffer.
+	Entries []Entry
+
+	// Buffered asks for Done as soon as the entries are handed to the operating
+	// system: before they are durable, committed and delivered, so before
+	// Deliver could fill Result. Power loss may lose the last moments.
+	Buffered bool
+
+	// Reserved lets the batch use the space that is kept back when the disk is
+	// full. It is for the broker's own small records without which no space
+	// would ever be freed (cursors, progress), not for publishes or landings.
+	Reserved bool
+
+	// Done is called exactly once for a batch that Append accepted, from the
+	// deliver goroutine. With nil: the batch is durable and Deliver has returned
+	// (unless Buffered); these calls come in log order. With an error: ErrFull
+	// (nothing was kept), or ErrStopped (the fate of the batch is unknown until
+	// the store is opened again). It must not block. Nil is allowed.
+	Done func(b *Batch, err error)
+
+	// Result is the owner's; the log does not touch it.
+	Result any
+
+	size     int64 // of all frames; set by Append
+	buffered bool  // Done was called early
+}
+
+// Committed is what the deliver goroutine hands to Options.Deliver. It and its
+// slices are valid until Deliver returns; the bytes that entries point to stay
+// valid as long as they are held, but hold a whole write's buffer: copy what is
+// kept for long.
+type Committed struct {
+	Entries []Entry  // ascending; includes the log's own TypeLineageStart record
+	Batches []*Batch // in the order of their entries
+	End     record.Position
+}
+
+// LineageStart is a row of the lineage table: positions from First up to the
+// next row's First belong to the lineage.
+type LineageStart struct {
+	Epoch uint64           // ascending by one
+	ID    record.LineageID // random
+	First record.Position
+}
+
+// Options configures a log. FS, Dir, Group and Deliver are required.
+type Options struct {
+	FS    disk.FS
+	Dir   string     // created when missing; one log a folder
+	Group zone.Group // identity of own records; must be that of the store
+
+	// Lanes is the lane count of a new store, 1 to 255; 0 means 4. It is fixed
+	// with the incarnation: an existing store keeps its own (see Log.Lanes).
+	Lanes int
+
+	SegmentBytes  int64 // size of a segment file; 0 means 64 MiB, at least 4 KiB
+	MaxBatchBytes int64 // most bytes in one write, unless one batch alone has more; 0 means 4 MiB
+	QueueBytes    int64 // most bytes waiting for the writer; 0 means 32 MiB. Append blocks beyond it
+	TailBytes     int64 // most bytes of recent committed entries kept in memory; 0 means 32 MiB, negative none
+
+	// Rand makes the incarnation and the lineage ids; nil means one seeded by
+	// the operating system. Only Open uses it.
+	Rand   *rand.Rand
+	Logger *slog.Logger // nil discards
+	Meter  metric.Meter // nil measures nothing
+
+	// Deliver is called by one goroutine, strictly in position order, with each
+	// entry that was committed since Start exactly once. The writer works on
+	// beside it and waits when it is a few writes behind. It must not call
+	// Append with a context that never ends, nor Close.
+	Deliver func(*Committed)
+}
