@@ -1,0 +1,110 @@
+package gossip
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/hashicorp/memberlist"
+
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// MaxMeta is the limit of the encoded metadata in bytes; it is memberlist's.
+const MaxMeta = memberlist.MetaMaxSize
+
+const (
+	metaVersion  = 1
+	metaFixed    = 27   // bytes before the texts; see the package comment
+	flagDraining = 0x01 // bit 0 of the flags
+)
+
+// Errors of the metadata.
+var (
+	// ErrMetaTooLarge says that the encoded metadata would be longer than
+	// MaxMeta, or one of its texts longer than 255 bytes.
+	ErrMetaTooLarge = errors.New("gossip: metadata too large")
+	// ErrMetaMalformed says that received metadata is not what this package
+	// writes.
+	ErrMetaMalformed = errors.New("gossip: malformed metadata")
+)
+
+// Meta is what a node tells about itself.
+type Meta struct {
+	Role     zone.Role
+	Draining bool
+	// Start is the process start in Unix nanoseconds. It orders the starts of
+	// one node. Zero lets Open take the clock.
+	Start uint64
+	Epoch zone.Epoch // the topology that the node runs with
+	City  zone.City
+	Zone  zone.Zone  // empty for routers
+	Group zone.Group // empty for routers
+	Peer  string     // host:port of in-city TCP
+	QUIC  string     // host:port between cities; empty for brokers
+}
+
+// Encode appends the encoded form to dst. It fails with ErrMetaTooLarge.
+func (m *Meta) Encode(dst []byte) ([]byte, error) {
+	texts := m.texts()
+	size := metaFixed
+	for _, t := range texts {
+		if len(t) > 255 {
+			return dst, fmt.Errorf("%w: %d bytes in one field, at most 255", ErrMetaTooLarge, len(t))
+		}
+		size += 1 + len(t)
+	}
+	if size > MaxMeta {
+		return dst, fmt.Errorf("%w: %d bytes, at most %d", ErrMetaTooLarge, size, MaxMeta)
+	}
+	var flags byte
+	if m.Draining {
+		flags |= flagDraining
+	}
+	dst = append(dst, metaVersion, byte(m.Role), flags)
+	dst = binary.BigEndian.AppendUint64(dst, m.Start)
+	dst = binary.BigEndian.AppendUint64(dst, m.Epoch.Term)
+	dst = binary.BigEndian.AppendUint64(dst, m.Epoch.Number)
+	for _, t := range texts {
+		dst = append(dst, byte(len(t)))
+		dst = append(dst, t...)
+	}
+	return dst, nil
+}
+
+func (m *Meta) texts() [5]string {
+	return [5]string{string(m.City), string(m.Zone), string(m.Group), m.Peer, m.QUIC}
+}
+
+// DecodeMeta parses what Encode wrote. Bytes after the known fields are a
+// later version's and are ignored. It fails with ErrMetaMalformed and keeps
+// no reference to b.
+func DecodeMeta(b []byte) (Meta, error) {
+	if len(b) > MaxMeta || len(b) < metaFixed {
+		return Meta{}, fmt.Errorf("%w: %d bytes", ErrMetaMalformed, len(b))
+	}
+	if b[0] < metaVersion {
+		return Meta{}, fmt.Errorf("%w: version %d", ErrMetaMalformed, b[0])
+	}
+	m := Meta{
+		Role:     zone.Role(b[1]),
+		Draining: b[2]&flagDraining != 0,
+		Start:    binary.BigEndian.Uint64(b[3:]),
+		Epoch: zone.Epoch{
+			Term:   binary.BigEndian.Uint64(b[11:]),
+			Number: binary.BigEndian.Uint64(b[19:]),
+		},
+	}
+	rest := b[metaFixed:]
+	var texts [5]string
+	for i := range texts {
+		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
+			return Meta{}, fmt.Errorf("%w: cut off in field %d", ErrMetaMalformed, i)
+		}
+		n := 1 + int(rest[0])
+		texts[i], rest = string(rest[1:n]), rest[n:]
+	}
+	m.City, m.Zone, m.Group = zone.City(texts[0]), zone.Zone(texts[1]), zone.Group(texts[2])
+	m.Peer, m.QUIC = texts[3], texts[4]
+	return m, nil
+}
