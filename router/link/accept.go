@@ -1,0 +1,114 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+)
+
+// errBusy refuses a connection before it costs more than a packet.
+var errBusy = errors.New("link: too many handshakes")
+
+// admission is the place of an incoming connection that has not greeted.
+type admission struct {
+	once    sync.Once
+	release func()
+	since   time.Time
+}
+
+type admissionKey struct{}
+
+func (a *admission) done() { a.once.Do(a.release) }
+
+// admit is quic-go's ConnContext: it bounds the handshakes in progress.
+func (m *Manager) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
+	if m.handshakes.Add(1) > int64(m.o.Limits.Handshakes) {
+		m.handshakes.Add(-1)
+		m.refusals.Add(1)
+		return nil, errBusy
+	}
+	a := &admission{release: func() { m.handshakes.Add(-1) }, since: time.Now()}
+	context.AfterFunc(ctx, a.done)
+	return context.WithValue(ctx, admissionKey{}, a), nil
+}
+
+// suspicious is quic-go's VerifySourceAddress: with half the places taken a
+// stranger first has to show that it owns its address, which costs it a round
+// trip and this node no memory.
+func (m *Manager) suspicious(net.Addr) bool {
+	return m.handshakes.Load() >= int64(m.o.Limits.Handshakes)/2
+}
+
+func (m *Manager) acceptLoop(ctx context.Context, ln *quic.Listener) error {
+	for {
+		qc, err := ln.Accept(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		m.handlers.Go(func() { m.incoming(ctx, qc) })
+	}
+}
+
+// incoming is the acceptor's half of the greeting.
+func (m *Manager) incoming(ctx context.Context, qc *quic.Conn) {
+	start := time.Now()
+	if a, ok := qc.Context().Value(admissionKey{}).(*admission); ok {
+		start = a.since
+		defer a.done()
+	}
+	ctx, cancel := context.WithDeadline(ctx, start.Add(m.o.Timing.Handshake))
+	defer cancel()
+	if err := m.welcome(ctx, qc); err != nil {
+		code := codeOf(streamError(err))
+		_ = qc.CloseWithError(quic.ApplicationErrorCode(code), code.Text())
+		m.refusals.Add(1)
+		m.o.Logger.Debug("link refused", "addr", qc.RemoteAddr().String(), "err", err)
+	}
+}
+
+func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
+	id, err := m.identity(qc)
+	if err != nil {
+		return err
+	}
+	stream, err := qc.AcceptStream(ctx)
+	if err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	h, err := m.readHello(stream, id)
+	switch {
+	case err != nil:
+		return err
+	case !slices.Contains(m.o.Classes, h.Class):
+		return refused(wire.CodeUnsupported, "class %d", h.Class)
+	case m.connections.Load() >= int64(m.o.Limits.Connections):
+		return refused(wire.CodeTooMany, "%d connections", m.connections.Load())
+	}
+	l, err := m.linkTo(Key{id.Node, h.Class}, id.City)
+	if err != nil {
+		return err
+	}
+	if err := sendHello(stream, m.hello(id.City, h.Class)); err != nil {
+		return err
+	}
+	if !stop() {
+		return context.DeadlineExceeded
+	}
+	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, start: time.Now()}
+	if !l.tell(message{ev: evUp{}, conn: c}) {
+		return refused(wire.CodeShutdown, "stopping")
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+)
+
+// dial makes one attempt and tells the link's loop how it ended. One deadline
+// covers dial, TLS and greeting.
+func (m *Manager) dial(ctx context.Context, l *link, attempt uint64) {
+	ctx, cancel := context.WithTimeout(ctx, m.o.Timing.Handshake)
+	defer cancel()
+	c, err := m.attempt(ctx, l, attempt)
+	if err != nil {
+		l.tell(message{ev: evFailed{attempt}, err: err})
+		return
+	}
+	if !l.tell(message{ev: evUp{attempt: attempt}, conn: c}) {
+		c.close(wire.CodeShutdown, "")
+	}
+}
+
+func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64) (*conn, error) {
+	peer := l.peer.Load()
+	fail := func(op string, err error) error {
+		var own *Error
+		if errors.As(err, &own) {
+			return &Error{Op: op, Peer: peer.Node, Class: l.key.Class, Code: own.Code, Err: own.Err}
+		}
+		return &Error{Op: op, Peer: peer.Node, Class: l.key.Class, Code: codeOf(streamError(err)), Err: err}
+	}
+	addr, err := resolve(ctx, peer.Addr)
+	if err != nil {
+		return nil, fail("dial", err)
+	}
+	qc, err := m.transport.Dial(ctx, addr, m.tlsConfig(peer), m.quicConfig())
+	if err != nil {
+		return nil, fail("dial", err)
+	}
+	l.tell(message{ev: evConnected{attempt}})
+	c, err := m.greet(ctx, qc, l, peer)
+	if err != nil {
+		_ = qc.CloseWithError(quic.ApplicationErrorCode(codeOf(err)), "")
+		return nil, fail("greet", err)
+	}
+	c.attempt = attempt
+	return c, nil
+}
+
+// greet is the dialler's half of the greeting.
+func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer) (*conn, error) {
+	id, err := m.identity(qc)
+	if err != nil {
+		return nil, err
+	}
+	if id.Node != peer.Node || id.City != peer.City {
+		return nil, refused(wire.CodeWrongIdentity, "%s of %s answers at %s", id.Node, id.City, peer.Addr)
+	}
+	stream, err := qc.OpenStreamSync(ctx)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := sendHello(stream, m.hello(peer.City, l.key.Class)); err != nil {
+		return nil, err
+	}
+	h, err := m.readHello(stream, id)
+	if err != nil {
+		return nil, err
+	}
+	if h.Class != l.key.Class {
+		return nil, refused(wire.CodeMalformed, "the greeting is for class %d", h.Class)
+	}
+	if !stop() {
+		return nil, context.DeadlineExceeded
+	}
+	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, start: time.Now()}, nil
+}
+
+// tlsConfig returns the configuration to dial peer with, or to accept with.
+func (m *Manager) tlsConfig(peer *Peer) *tls.Config {
+	c := m.o.TLS(peer).Clone()
+	c.NextProtos = []string{ALPN}
+	c.MinVersion = tls.VersionTLS13
+	c.SessionTicketsDisabled = true
+	return c
+}
+
+// quicConfig states every bound. The receive windows do not grow: they are
+// upper bounds, no memory is held for them, and as all stream windows fit the
+// connection's a stream that is not read cannot use up the others' room.
+func (m *Manager) quicConfig() *quic.Config {
+	l := m.o.Limits
+	stream := uint64(l.StreamWindow)
+	all := stream*2*uint64(l.Sessions) + controlWindow // sessions of both ends
+	return &quic.Config{
+		HandshakeIdleTimeout:           m.o.Timing.Handshake / 2, // quic-go allows twice as long in all
+		MaxIdleTimeout:                 idleTimeout,
+		KeepAlivePeriod:                idleTimeout / 4,
+		InitialStreamReceiveWindow:     stream,
+		MaxStreamReceiveWindow:         stream,
+		InitialConnectionReceiveWindow: all,
+		MaxConnectionReceiveWindow:     all,
+		MaxIncomingStreams:             int64(l.Sessions) + 1, // and the control stream
+		MaxIncomingUniStreams:          -1,
+		RequireStreamCreditRelease:     true,
+	}
+}
+
+// resolve returns the UDP address of host:port.
+func resolve(ctx context.Context, addr string) (net.Addr, error) {
+	if ap, err := netip.ParseAddrPort(addr); err == nil {
+		return net.UDPAddrFromAddrPort(ap), nil
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("link: port of %q: %w", addr, err)
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return nil, err
+	}
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(ips[0].Unmap(), uint16(n))), nil
+}

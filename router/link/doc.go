@@ -1,0 +1,50 @@
+// Package link keeps the QUIC links of a router: one for each pair of (router
+// of another city, class), over one UDP socket.
+//
+// It owns: the socket's transport, dialling and accepting, the greeting, the
+// probes, the streams of sessions and their bounds, and what is told about a
+// link. It never looks into a payload other than those of its own control
+// stream, never decides where a session goes, and writes nothing to disk.
+//
+// # A link
+//
+// Both ends dial, for ever; [State] says what a link is doing and machine (file
+// state.go, pure) decides it. Of two connections that were made at about the
+// same time both ends keep the one that the lower node name dialled; the other
+// takes no new sessions and is closed when it has none. A connection of an
+// earlier start of the peer is closed as soon as the new start has greeted.
+//
+// A connection carries one control stream, opened by the dialler, and a
+// bidirectional stream for each session, opened by either end:
+//
+//	dialler                                acceptor
+//	control: Hello        -->
+//	                      <--  control: Hello, or the connection is closed
+//	                           with a wire.Code as its application error
+//	control: Probe        <->  control: ProbeReply, each end every 500 ms
+//	control: Drain        <->  no new sessions, please
+//	session: frames       <->  frames; End and FIN, or a reset with a wire.Code
+//
+// One deadline covers dial, TLS and greeting. A connection whose probes are not
+// answered for Timing.RedAfter is torn down, whatever its acknowledgements say,
+// and dialled again: health is progress.
+//
+// # Bounds
+//
+// Handshakes, connections, connections of one link, sessions of a connection,
+// frames and windows are capped, see [Limits]. The stream windows of a
+// connection fit its connection window together, so that streams that nobody
+// reads do not stop the others. A stream that cannot pass a byte on for
+// Timing.Write is reset. A completed stream counts until its handler returned.
+//
+// # Goroutines
+//
+// Manager.Run owns them all and joins them: one accept loop, one loop for each
+// link, one goroutine for each attempt, two for each connection (control,
+// accepting streams) and one for each accepted session, which runs the handler.
+//
+// # Order
+//
+// Frames of a session arrive in the order of Send, each once, or the stream
+// ends. There is no order between sessions.
+package link

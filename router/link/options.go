@@ -1,0 +1,153 @@
+package link
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// ALPN is the application protocol that links negotiate.
+const ALPN = "mqrouter/1"
+
+// protocolVersion is the only version of the protocol above QUIC.
+const protocolVersion = 1
+
+// Identity is who a node is, as its certificate states it.
+type Identity struct {
+	Deployment string
+	City       zone.City
+	Zone       zone.Zone // empty for routers
+	Role       zone.Role
+	Node       zone.Node
+}
+
+// Peer is a router of another city.
+type Peer struct {
+	Node zone.Node
+	City zone.City
+	Addr string // host:port of its QUIC socket
+}
+
+// Limits bounds what peers can make a node hold. The zero value of a field
+// takes the default.
+type Limits struct {
+	Sessions     int // streams at a time that a peer may open on one connection; default 128
+	StreamWindow int // bytes that a peer may send on a stream ahead of its reader; default 2 MiB
+	Connections  int // greeted connections altogether; default 1024
+	Handshakes   int // incoming connections at a time that have not greeted; default 64
+	MaxPayload   int // bytes of the largest frame payload; default and most wire.MaxPayload
+}
+
+const controlWindow = 64 << 10 // bytes; a control stream carries small frames only
+
+func (l Limits) withDefaults() Limits {
+	set := func(n *int, v int) {
+		if *n <= 0 {
+			*n = v
+		}
+	}
+	set(&l.Sessions, 128)
+	set(&l.StreamWindow, 2<<20)
+	set(&l.Connections, 1024)
+	set(&l.Handshakes, 64)
+	set(&l.MaxPayload, wire.MaxPayload)
+	l.MaxPayload = min(l.MaxPayload, wire.MaxPayload)
+	return l
+}
+
+// Options tells a Manager what to be.
+type Options struct {
+	Deployment  string
+	City        zone.City
+	Node        zone.Node
+	Incarnation record.Incarnation // of this start; random and not zero
+
+	// PacketConn is the UDP socket. The manager does not close it. A
+	// *net.UDPConn gets batched system calls and segmentation offload.
+	PacketConn net.PacketConn
+
+	// TLS returns the configuration to accept with (peer nil) and to dial with.
+	// It demands and verifies the other side's certificate. The manager sets
+	// version and protocol.
+	TLS func(peer *Peer) *tls.Config
+	// Identify reads the identity from a verified certificate.
+	Identify func(*x509.Certificate) (Identity, error)
+	// Authorize says whether an identity may have a link with this node, by the
+	// topology; the error's text goes to the log, not to the peer. Nil accepts
+	// every router of the deployment that is in another city.
+	Authorize func(Identity) error
+	// Epoch returns the topology in force, told in the greeting. Nil tells none.
+	Epoch func() (zone.Epoch, zone.Digest)
+	// Handle serves a session that a peer opened; the session is closed with
+	// wire.CodeOK when it returns. Its context ends with the manager.
+	Handle func(ctx context.Context, s *Session)
+
+	// Classes are the classes that are dialled; default urgent and bulk.
+	Classes []zone.Class
+
+	Limits Limits
+	Timing Timing
+	Rand   *rand.Rand   // for jitter; nil takes a random seed
+	Logger *slog.Logger // nil discards
+}
+
+// Validate reports every fault of the options, joined.
+func (o *Options) Validate() error {
+	var errs []error
+	need := func(ok bool, what string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("link: %s is missing", what))
+		}
+	}
+	need(o.Deployment != "", "deployment")
+	need(o.City != "", "city")
+	need(o.Node != "", "node")
+	need(o.Incarnation != 0, "incarnation")
+	need(o.PacketConn != nil, "packet connection")
+	need(o.TLS != nil, "TLS configuration")
+	need(o.Identify != nil, "identity reader")
+	need(o.Handle != nil, "session handler")
+	return errors.Join(errs...)
+}
+
+func (o Options) withDefaults() Options {
+	o.Limits = o.Limits.withDefaults()
+	o.Timing = o.Timing.withDefaults()
+	if len(o.Classes) == 0 {
+		o.Classes = []zone.Class{zone.ClassUrgent, zone.ClassBulk}
+	}
+	if o.Rand == nil {
+		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Epoch == nil {
+		o.Epoch = func() (zone.Epoch, zone.Digest) { return zone.Epoch{}, zone.Digest{} }
+	}
+	if o.Authorize == nil {
+		deployment, city := o.Deployment, o.City
+		o.Authorize = func(id Identity) error {
+			if id.Deployment != deployment || id.Role != zone.RoleRouter || id.City == city {
+				return fmt.Errorf("link: %s %s of %s is no router of another city of %s", id.City, id.Node, id.Deployment, deployment)
+			}
+			return nil
+		}
+	}
+	return o
+}
+
+// idleTimeout is when a connection without any packet ends; probes keep it
+// busy and find faults sooner, so this only bounds what the two ends disagree
+// about. quic-go takes no less than 5 s from a peer.
+const idleTimeout = 10 * time.Second

@@ -1,0 +1,275 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+var _ wire.Stream = (*Session)(nil)
+
+// sendCopy is how many bytes of a payload are written together with the
+// header: about a packet, so that no packet carries a header alone. The rest is
+// handed over without a copy.
+const sendCopy = 4 << 10
+
+// Session is one session on a link: a QUIC stream that carries frames. It is a
+// wire.Stream.
+type Session struct {
+	conn   *conn
+	stream *quic.Stream
+	number atomic.Uint64 // the session's number; 0 until the first frame has told it
+
+	recv recvState // only Recv
+
+	sendMu  sync.Mutex // held while a frame is being written
+	sendBuf []byte     // guarded by sendMu
+	broken  bool       // guarded by sendMu; a frame was cut off
+
+	closeOnce sync.Once
+	closed    atomic.Pointer[wire.ClosedError]
+}
+
+// recvState is a frame that has arrived in part, so that a Recv whose context
+// ended can be followed by another.
+type recvState struct {
+	head     [wire.HeaderSize]byte
+	gotHead  int
+	parsed   bool
+	header   wire.Header
+	payload  []byte
+	got      int
+	deadline bool // the stream has a read deadline
+}
+
+func newSession(c *conn, s *quic.Stream, number uint64) *Session {
+	out := &Session{conn: c, stream: s}
+	out.number.Store(number)
+	return out
+}
+
+// Peer returns the router at the other end.
+func (s *Session) Peer() zone.Node { return s.conn.peer.Node }
+
+// City returns the city of the router at the other end.
+func (s *Session) City() zone.City { return s.conn.peer.City }
+
+// Class returns the class of the link.
+func (s *Session) Class() zone.Class { return s.conn.link.key.Class }
+
+// Send implements wire.Stream. The payload is not kept. A stream that takes no
+// byte for Timing.Write is reset and returns a *wire.ClosedError with
+// wire.CodeSlowPeer; a context that ends in the middle of a frame resets it,
+// too.
+func (s *Session) Send(ctx context.Context, f wire.Frame) error {
+	s.sendMu.Lock()
+	defer s.sendMu.Unlock()
+	if c := s.closed.Load(); c != nil {
+		return c
+	}
+	buf, err := wire.AppendHeader(s.sendBuf[:0], &f)
+	if err != nil {
+		return err
+	}
+	n := min(len(f.Payload), sendCopy)
+	buf = append(buf, f.Payload[:n]...)
+	s.sendBuf = buf[:0]
+
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = s.stream.SetWriteDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
+	sent, err := s.write(ctx, buf)
+	if err == nil && n < len(f.Payload) {
+		sent = 1
+		_, err = s.write(ctx, f.Payload[n:])
+	}
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil && sent == 0 {
+		return ctx.Err()
+	}
+	s.broken = true
+	if c := s.closed.Load(); c != nil {
+		return c
+	}
+	err = streamError(err)
+	s.reset(codeOf(err))
+	return err
+}
+
+// write writes p; it gives up when no byte was taken for Timing.Write.
+func (s *Session) write(ctx context.Context, p []byte) (sent int, err error) {
+	for {
+		_ = s.stream.SetWriteDeadline(time.Now().Add(s.conn.m.o.Timing.Write))
+		if err := ctx.Err(); err != nil {
+			return sent, err
+		}
+		n, err := s.stream.Write(p[sent:])
+		sent += n
+		switch {
+		case err == nil:
+			return sent, nil
+		case ctx.Err() != nil:
+			return sent, ctx.Err()
+		case n == 0 || !isTimeout(err):
+			return sent, err
+		}
+	}
+}
+
+// Recv implements wire.Stream. After the context's error it may be called
+// again.
+func (s *Session) Recv(ctx context.Context) (wire.Frame, error) {
+	return s.RecvInto(ctx, func(_ context.Context, n int) ([]byte, error) { return make([]byte, n), nil })
+}
+
+// RecvInto is Recv with the payload in memory that alloc provides once the
+// length is known; alloc may block until there is room, its slice must hold at
+// least n bytes, and its error ends the session.
+func (s *Session) RecvInto(ctx context.Context, alloc func(ctx context.Context, n int) ([]byte, error)) (wire.Frame, error) {
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { _ = s.stream.SetReadDeadline(time.Unix(1, 0)) })
+		defer stop()
+	}
+	for {
+		f, err := s.next(ctx, alloc)
+		if err != nil {
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return wire.Frame{}, err
+			}
+			if c := s.closed.Load(); c != nil {
+				return wire.Frame{}, c
+			}
+			return wire.Frame{}, streamError(err)
+		}
+		if n := s.number.Load(); n == 0 && f.Session != 0 {
+			s.number.Store(f.Session)
+		} else if f.Session != n {
+			continue // a frame of another session is not for anybody here
+		}
+		if f.Type == wire.TypeEnd {
+			e, err := wire.ParseEnd(f.Payload)
+			if err != nil {
+				return wire.Frame{}, err
+			}
+			return wire.Frame{}, &wire.ClosedError{Code: e.Code, Text: e.Text}
+		}
+		return f, nil
+	}
+}
+
+func (s *Session) next(ctx context.Context, alloc func(context.Context, int) ([]byte, error)) (wire.Frame, error) {
+	r := &s.recv
+	if !r.parsed {
+		if err := s.fill(ctx, r.head[:], &r.gotHead); err != nil {
+			return wire.Frame{}, err
+		}
+		h, err := wire.ParseHeader(r.head[:])
+		if err != nil {
+			return wire.Frame{}, err
+		}
+		if int(h.Length) > s.conn.m.o.Limits.MaxPayload {
+			return wire.Frame{}, &wire.FrameError{Type: h.Type, Code: wire.CodeMalformed, Field: "payload length", Err: ErrTooLarge}
+		}
+		r.header = h
+		if r.payload, err = alloc(ctx, int(h.Length)); err != nil {
+			return wire.Frame{}, err
+		}
+		r.payload, r.got, r.parsed = r.payload[:h.Length], 0, true
+	}
+	if err := s.fill(ctx, r.payload, &r.got); err != nil {
+		return wire.Frame{}, err
+	}
+	payload := r.payload
+	r.payload, r.parsed, r.gotHead = nil, false, 0
+	if err := r.header.Check(payload); err != nil {
+		return wire.Frame{}, err
+	}
+	return r.header.Frame(payload), nil
+}
+
+// fill reads until p is full. Between frames it waits for ever; within one it
+// gives up when no byte comes for Timing.Stall.
+func (s *Session) fill(ctx context.Context, p []byte, got *int) error {
+	for *got < len(p) {
+		r := &s.recv
+		if mid := r.parsed || r.gotHead > 0; mid || r.deadline {
+			var at time.Time
+			if mid {
+				at = time.Now().Add(s.conn.m.o.Timing.Stall)
+			}
+			_ = s.stream.SetReadDeadline(at)
+			r.deadline = mid
+		}
+		if err := ctx.Err(); err != nil {
+			r.deadline = true
+			return err
+		}
+		n, err := s.stream.Read(p[*got:])
+		*got += n
+		switch {
+		case err == nil || *got == len(p):
+		case ctx.Err() != nil:
+			r.deadline = true
+			return ctx.Err()
+		case isTimeout(err):
+			if n == 0 {
+				return &wire.ClosedError{Code: wire.CodeTimeout, Text: "a frame stopped in its middle", Local: true}
+			}
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// Close implements wire.Stream: it sends End behind what was sent when that is
+// possible at once, else it resets the stream.
+func (s *Session) Close(code wire.Code) error {
+	s.closeOnce.Do(func() {
+		s.closed.Store(&wire.ClosedError{Code: code, Local: true})
+		ended := false
+		if s.sendMu.TryLock() {
+			if !s.broken {
+				ended = s.end(code)
+			}
+			s.sendMu.Unlock()
+		}
+		if !ended {
+			s.stream.CancelWrite(quic.StreamErrorCode(code))
+		}
+		s.stream.CancelRead(quic.StreamErrorCode(code))
+		s.conn.forget(s)
+	})
+	return nil
+}
+
+// end writes End and FIN if there is room.
+func (s *Session) end(code wire.Code) bool {
+	e := wire.End{Code: code}
+	f := wire.Frame{Type: wire.TypeEnd, Session: s.number.Load(), Class: s.Class(), Payload: e.Append(nil)}
+	b, err := wire.AppendFrame(s.sendBuf[:0], &f)
+	if err != nil || s.stream.TryWriteAll(b) != nil {
+		return false
+	}
+	return s.stream.Close() == nil
+}
+
+// reset ends the session without a word: the stream does not take any.
+func (s *Session) reset(code wire.Code) {
+	s.closeOnce.Do(func() {
+		s.closed.Store(&wire.ClosedError{Code: code, Local: true})
+		s.stream.CancelWrite(quic.StreamErrorCode(code))
+		s.stream.CancelRead(quic.StreamErrorCode(code))
+		s.conn.forget(s)
+	})
+}

@@ -1,0 +1,397 @@
+package link
+
+import (
+	"slices"
+	"time"
+)
+
+// State is what a link is doing.
+type State uint8
+
+// The states. A link without a usable connection is Dialling until it was up
+// for the first time or has failed for Timing.RedAfter, then Red; in both it is
+// dialled for ever.
+const (
+	StateIdle        State = iota // nobody wants the link
+	StateDialling                 // being dialled, not failed for long
+	StateHandshaking              // TLS is done, the greeting is outstanding
+	StateUp                       // takes sessions
+	StateRed                      // lost or without progress; being dialled again
+	StateDraining                 // keeps its sessions and takes no new ones
+)
+
+// String returns the word that status and logs use.
+func (s State) String() string {
+	switch s {
+	case StateIdle:
+		return "idle"
+	case StateDialling:
+		return "dialling"
+	case StateHandshaking:
+		return "handshaking"
+	case StateUp:
+		return "up"
+	case StateRed:
+		return "red"
+	case StateDraining:
+		return "draining"
+	}
+	return "unknown"
+}
+
+// Timing holds the durations of a link. The zero value of a field takes the
+// default.
+type Timing struct {
+	Probe     time.Duration // between two probes of a connection; default 500 ms
+	RedAfter  time.Duration // without an answer to a probe the connection is torn down; default 2 s
+	Redial    time.Duration // upper bound of the back-off between attempts, and of the start-to-start gap of attempts that hang; default 500 ms
+	Handshake time.Duration // one deadline over dial, TLS and greeting; default 3 s
+	Write     time.Duration // a stream that takes no byte for so long is reset; default 1 s
+	Stall     time.Duration // a stream whose frame has begun and brings no further byte is reset after so long; default 5 s
+	Linger    time.Duration // how long a surplus connection is kept for streams that are being opened; default 2 s
+}
+
+func (t Timing) withDefaults() Timing {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d <= 0 {
+			*d = v
+		}
+	}
+	set(&t.Probe, 500*time.Millisecond)
+	set(&t.RedAfter, 2*time.Second)
+	set(&t.Redial, 500*time.Millisecond)
+	set(&t.Handshake, 3*time.Second)
+	set(&t.Write, time.Second)
+	set(&t.Stall, 5*time.Second)
+	set(&t.Linger, 2*time.Second)
+	return t
+}
+
+// maxAttempts bounds the dials of one link that hang at a time: with the
+// defaults one that never answers is given up as its sixth successor starts.
+const maxAttempts = 6
+
+// maxConns bounds the connections of one link, those that wait to be idle
+// included: a peer cannot gather them by dialling again and again.
+const maxConns = 4
+
+// event is what happened to a link.
+type event interface{ linkEvent() }
+
+type (
+	evTick      struct{}                                    // time has passed
+	evWant      struct{ wanted bool }                       // the peer joined or left the set of peers
+	evConnected struct{ attempt uint64 }                    // TLS is done
+	evFailed    struct{ attempt uint64 }                    // an attempt ended without a connection
+	evUp        struct{ attempt, conn, incarnation uint64 } // greeted; attempt 0: the peer dialled
+	evReply     struct{ conn uint64 }                       // a probe was answered
+	evLost      struct{ conn uint64 }                       // the connection ended
+	evIdle      struct{ conn uint64 }                       // a retiring connection has no sessions
+	evDrain     struct{ conn uint64 }                       // the peer goes away; conn 0: this node does
+)
+
+func (evTick) linkEvent()      {}
+func (evWant) linkEvent()      {}
+func (evConnected) linkEvent() {}
+func (evFailed) linkEvent()    {}
+func (evUp) linkEvent()        {}
+func (evReply) linkEvent()     {}
+func (evLost) linkEvent()      {}
+func (evIdle) linkEvent()      {}
+func (evDrain) linkEvent()     {}
+
+// effectKind is what the loop has to do.
+type effectKind uint8
+
+const (
+	doDial    effectKind = iota + 1 // start the attempt id
+	doCancel                        // give up the attempt id
+	doProbe                         // send a probe on connection id
+	doSilent                        // close connection id: it does not answer
+	doSurplus                       // close connection id: there is a better one
+	doStale                         // close connection id: its peer has restarted
+)
+
+// effect is one thing to do for an attempt or a connection.
+type effect struct {
+	kind effectKind
+	id   uint64
+}
+
+type attemptState struct {
+	id        uint64
+	connected time.Time // zero until TLS is done
+}
+
+type connState struct {
+	id          uint64
+	ours        bool // this node dialled it
+	incarnation uint64
+	since       time.Time
+	heard       time.Time // last answer to a probe, or since
+	nextProbe   time.Time
+	retired     time.Time // zero: not retiring
+	draining    bool
+}
+
+// machine decides for one link. It is pure: state, event, time and a random
+// duration in; effects out. Only the link's loop uses it.
+type machine struct {
+	timing     Timing
+	lower      bool                              // this node's name is the lower one: its connections win
+	jitter     func(time.Duration) time.Duration // uniform in [0, d)
+	wanted     bool
+	closing    bool // this node drains: no dials, no new sessions
+	wasUp      bool
+	failing    time.Time // since when there is no usable connection
+	nextDial   time.Time
+	lastID     uint64
+	attempts   []attemptState
+	conns      []connState
+	state      State
+	since      time.Time
+	reconnects uint64 // connections that replaced a lost one
+}
+
+func newMachine(t Timing, lower bool, jitter func(time.Duration) time.Duration, now time.Time) *machine {
+	return &machine{timing: t, lower: lower, jitter: jitter, state: StateIdle, since: now}
+}
+
+// step applies an event.
+func (m *machine) step(now time.Time, ev event) []effect {
+	var out []effect
+	switch e := ev.(type) {
+	case evWant:
+		m.want(now, e.wanted)
+	case evConnected:
+		if i := m.attempt(e.attempt); i >= 0 {
+			m.attempts[i].connected = now
+		}
+	case evFailed:
+		if i := m.attempt(e.attempt); i >= 0 {
+			m.attempts = slices.Delete(m.attempts, i, i+1)
+			m.nextDial = now.Add(m.jitter(m.timing.Redial))
+		}
+	case evUp:
+		out = m.up(now, e, out)
+	case evReply:
+		if i := m.conn(e.conn); i >= 0 {
+			m.conns[i].heard = now
+		}
+	case evLost:
+		m.lost(now, e.conn)
+	case evIdle:
+		if i := m.conn(e.conn); i >= 0 && !m.conns[i].retired.IsZero() &&
+			now.Sub(m.conns[i].retired) >= m.timing.Linger {
+			out = append(out, effect{doSurplus, e.conn})
+			m.lost(now, e.conn)
+		}
+	case evDrain:
+		if i := m.conn(e.conn); i >= 0 {
+			m.conns[i].draining = true
+		} else if e.conn == 0 {
+			m.closing = true
+		}
+	}
+	out = m.tick(now, out)
+	m.settle(now)
+	return out
+}
+
+func (m *machine) want(now time.Time, wanted bool) {
+	if wanted && !m.wanted {
+		m.failing = now
+		m.nextDial = now
+		if !m.lower {
+			// Both sides dial; a head start for one of them spares most doubles.
+			m.nextDial = now.Add(m.timing.Redial/2 + m.jitter(m.timing.Redial/2))
+		}
+	}
+	m.wanted = wanted
+}
+
+// up registers a greeted connection and retires what it makes superfluous.
+func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
+	c := connState{
+		id: e.conn, ours: e.attempt != 0, incarnation: e.incarnation,
+		since: now, heard: now, nextProbe: now,
+	}
+	for _, a := range m.attempts {
+		if a.id != e.attempt {
+			out = append(out, effect{doCancel, a.id})
+		}
+	}
+	m.attempts = m.attempts[:0]
+	if m.wasUp && m.usable() < 0 {
+		m.reconnects++
+	}
+	for i := 0; i < len(m.conns); i++ {
+		o := &m.conns[i]
+		switch {
+		case o.incarnation != c.incarnation:
+			out = append(out, effect{doStale, o.id})
+			m.conns = slices.Delete(m.conns, i, i+1)
+			i--
+		case !o.retired.IsZero() || !c.retired.IsZero():
+		case m.better(o, &c):
+			c.retired = now
+		default:
+			o.retired = now
+		}
+	}
+	m.conns = append(m.conns, c)
+	m.wasUp = true
+	for i := 0; i < len(m.conns) && len(m.conns) > maxConns; i++ {
+		if !m.conns[i].retired.IsZero() {
+			out = append(out, effect{doSurplus, m.conns[i].id})
+			m.conns = slices.Delete(m.conns, i, i+1)
+			i--
+		}
+	}
+	return out
+}
+
+// better reports whether the older connection stays when a newer one came up.
+// A peer that dials again has usually lost the older one; only when both sides
+// dialled at about the same time is the choice the lower name's, which both
+// ends compute alike.
+func (m *machine) better(older, newer *connState) bool {
+	if older.draining || older.ours == newer.ours {
+		return false
+	}
+	return newer.since.Sub(older.since) < m.timing.RedAfter && older.ours == m.lower
+}
+
+func (m *machine) lost(now time.Time, id uint64) {
+	i := m.conn(id)
+	if i < 0 {
+		return
+	}
+	m.conns = slices.Delete(m.conns, i, i+1)
+	if m.usable() >= 0 {
+		return
+	}
+	// What was put aside is better than nothing; newest first.
+	for i := len(m.conns) - 1; i >= 0; i-- {
+		if !m.conns[i].draining {
+			m.conns[i].retired = time.Time{}
+			return
+		}
+	}
+	m.failing = now
+	m.nextDial = now.Add(m.jitter(m.timing.Redial))
+}
+
+func (m *machine) tick(now time.Time, out []effect) []effect {
+	for i := 0; i < len(m.conns); i++ {
+		c := &m.conns[i]
+		if now.Sub(c.heard) >= m.timing.RedAfter {
+			out = append(out, effect{doSilent, c.id})
+			m.lost(now, c.id)
+			i = -1 // lost may have changed any of them
+			continue
+		}
+		if !now.Before(c.nextProbe) {
+			out = append(out, effect{doProbe, c.id})
+			c.nextProbe = now.Add(m.timing.Probe)
+		}
+	}
+	if !m.wanted || m.closing || len(m.conns) > 0 {
+		return out
+	}
+	if len(m.attempts) < maxAttempts && !now.Before(m.nextDial) {
+		m.lastID++
+		m.attempts = append(m.attempts, attemptState{id: m.lastID})
+		out = append(out, effect{doDial, m.lastID})
+		// An attempt whose packets were lost waits ever longer before it repeats
+		// them; a fresh one beside it finds a healed path at once.
+		m.nextDial = now.Add(m.timing.Redial)
+	}
+	return out
+}
+
+// settle derives the state.
+func (m *machine) settle(now time.Time) {
+	s, since := StateIdle, now
+	switch {
+	case m.closing:
+		s = StateDraining
+	case m.usable() >= 0:
+		s = StateUp
+	case len(m.conns) > 0:
+		s = StateDraining
+	case m.wanted:
+		s = StateDialling
+		if m.wasUp || now.Sub(m.failing) >= m.timing.RedAfter {
+			s = StateRed
+		}
+		for _, a := range m.attempts {
+			if !a.connected.IsZero() {
+				s, since = StateHandshaking, a.connected
+				break
+			}
+		}
+	}
+	if s != m.state {
+		m.state, m.since = s, since
+	}
+}
+
+// deadline returns when the next evTick is due; the zero time means never.
+func (m *machine) deadline() time.Time {
+	var at time.Time
+	sooner := func(t time.Time) {
+		if at.IsZero() || t.Before(at) {
+			at = t
+		}
+	}
+	for i := range m.conns {
+		c := &m.conns[i]
+		sooner(c.nextProbe)
+		sooner(c.heard.Add(m.timing.RedAfter))
+	}
+	if m.wanted && !m.closing && len(m.conns) == 0 {
+		if len(m.attempts) < maxAttempts {
+			sooner(m.nextDial)
+		}
+		if m.state == StateDialling {
+			sooner(m.failing.Add(m.timing.RedAfter))
+		}
+	}
+	return at
+}
+
+// usable returns the index of the connection for new sessions, or -1.
+func (m *machine) usable() int {
+	for i := range m.conns {
+		if m.conns[i].retired.IsZero() && !m.conns[i].draining {
+			return i
+		}
+	}
+	return -1
+}
+
+// current returns the connection for new sessions, or 0.
+func (m *machine) current() uint64 {
+	if i := m.usable(); i >= 0 && !m.closing {
+		return m.conns[i].id
+	}
+	return 0
+}
+
+// retiring calls fn for the connections that wait to be idle.
+func (m *machine) retiring(fn func(id uint64)) {
+	for i := range m.conns {
+		if !m.conns[i].retired.IsZero() {
+			fn(m.conns[i].id)
+		}
+	}
+}
+
+func (m *machine) attempt(id uint64) int {
+	return slices.IndexFunc(m.attempts, func(a attemptState) bool { return a.id == id })
+}
+
+func (m *machine) conn(id uint64) int {
+	return slices.IndexFunc(m.conns, func(c connState) bool { return c.id == id })
+}
