@@ -1,6 +1,9 @@
 package consumer
 
 import (
+	"cmp"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/mqrouter/mqrouter/zone"
@@ -9,6 +12,25 @@ import (
 // Instant is a reading of a monotonic clock: the time since some fixed moment
 // of this process (time.Since(start)).
 type Instant time.Duration
+
+// Add returns the instant d later.
+func (i Instant) Add(d time.Duration) Instant { return i + Instant(d) }
+
+// Sub returns the time from j to i.
+func (i Instant) Sub(j Instant) time.Duration { return time.Duration(i - j) }
+
+const (
+	// defaultMaxInFlight bounds the memory of one dispatcher to about 15 MB.
+	defaultMaxInFlight = 100_000
+	// maxHold bounds how long a message can be made invisible at once. The
+	// protocol allows 12 hours; a wall clock that was wrong when a retry was
+	// logged can delay the message by no more than this.
+	maxHold = 24 * time.Hour
+	// retryDelay is the wait before something that failed here is tried again,
+	// and before the messages of a client that went away come back (the
+	// protocol facts give one second for that).
+	retryDelay = time.Second
+)
 
 // Options configures a dispatcher.
 type Options struct {
@@ -23,150 +45,198 @@ type Options struct {
 	// delivery runs out, never under the mutex. nil means always.
 	Alive func(client string) bool
 	// Kick, when not nil, gets a non-blocking send after NextWake moved to an
-	// earlier instant. Give it capacity 1; several dispatchers may share it.
+	// earlier instant than it last returned. Give it capacity 1; several
+	// dispatchers may share it.
 	Kick chan<- struct{}
-}
-
-// Verdict is what the caller of Take says of a message.
-type Verdict uint8
-
-// The verdicts.
-const (
-	Deliver Verdict = iota + 1
-	Skip            // does not match the filter, or is gone: settled for the group
-	Later           // cannot be read now: tried again after a second, without counting an attempt
-	Stop            // matches, but there is no room: neither it nor more in this call
-)
-
-// TakeRequest is one receive.
-type TakeRequest struct {
-	Now       Instant
-	Max       int           // messages
-	Invisible time.Duration // how long they stay in hands
-	Renew     bool          // extended at expiry while Alive(Client)
-	Client    string
-	// Match is called without the mutex, for new messages in ascending runs
-	// of a queue. nil delivers everything. The order in which it answers
-	// Deliver is the order of the result.
-	Match func(queue uint16, offset uint64) Verdict
-}
-
-// Taken is one delivery.
-type Taken struct {
-	Queue    uint16
-	Offset   uint64
-	Attempt  uint32 // from 1
-	Delivery uint64 // for the handle
-}
-
-// Dead is a message that reached its maximum of attempts.
-type Dead struct {
-	Queue    uint16
-	Offset   uint64
-	Attempts uint32
 }
 
 // Stats counts what a dispatcher holds.
 type Stats struct {
-	InFlight int // in hands or waiting for a retry
-	Ready    int // of these: waiting to be taken now
-	Dead     int // of these: waiting for the dead-letter topic
-	Waiters  int
+	InFlight int    // messages in hands, waiting for a retry, or for the dead-letter topic
+	Ready    int    // of these: to be delivered again now
+	Dead     int    // of these: waiting for the dead-letter topic
+	Fresh    uint64 // messages never delivered by this process
+	Waiters  int    // in the line
 }
 
 // Dispatcher hands out the messages of one topic to one consumer group. It is
 // safe for concurrent use.
-type Dispatcher struct{}
+type Dispatcher struct {
+	opts Options // read-only, MaxAttempts aside
+
+	mu      sync.Mutex
+	max     uint32           // attempts; guarded by mu, as is all below
+	queues  []*dispatchQueue // ascending
+	turn    int              // index of the queue that is asked first next time
+	fresh   uint64           // sum of what the queues have and no entry stands for
+	claimed int              // fresh offsets that a running Take matches
+	number  uint64           // last delivery number given
+	table   map[place]int32  // the entry of each message in hands, waiting or dying
+	entries []entry          // slots; table, lists, heap and free refer to them
+	free    int32            // first free slot; -1 = none
+	heap    []int32          // held entries by deadline
+	ready   list             // to be delivered again now
+	dead    list             // to be copied to the dead-letter topic
+	buried  graves           // lately dead-lettered
+	armed   Instant          // what NextWake last returned; never = nothing
+	line    []*Waiter        // first come, first woken
+	baton   *Waiter          // woken, and has not taken or stopped yet
+	spare   []claim          // a buffer for the next Take
+}
+
+// never is later than every instant.
+const never = Instant(1<<63 - 1)
+
+// dispatchQueue is what a dispatcher knows of one queue. An offset below
+// cursor is in exactly one of: an entry of the table, back, claimed; or it is
+// settled.
+type dispatchQueue struct {
+	queue   uint16
+	cursor  uint64   // next offset never looked at
+	end     uint64   // the queue holds the offsets below
+	back    rangeSet // below cursor, not settled, not in the table: taken before cursor
+	claimed rangeSet // a running Take matches them
+	acked   rangeSet // settled since the last Collect
+	retried []uint64 // offsets whose entry is dirty
+}
 
 // NewDispatcher returns a dispatcher that goes on from the group's durable
-// progress. Queues that are not in the state start at offset 0.
+// progress, clamped to the log's end before. A queue that is not in the state
+// starts at offset 0. The caller then tells the end of every queue by Advance;
+// handles of offsets behind it are refused. wall is the wall clock's reading at now: what is left of
+// a retry's delay by it is waited for on the monotonic clock.
 func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *Dispatcher {
-	return &Dispatcher{}
+	if o.MaxInFlight <= 0 {
+		o.MaxInFlight = defaultMaxInFlight
+	}
+	d := &Dispatcher{
+		opts:   o,
+		max:    attemptLimit(o.MaxAttempts),
+		number: o.FirstDelivery,
+		table:  make(map[place]int32),
+		free:   none,
+		ready:  emptyList,
+		dead:   emptyList,
+		armed:  never,
+	}
+	for i := range state {
+		d.load(&state[i], now, wall)
+	}
+	return d
 }
+
+func attemptLimit(n int) uint32 { return uint32(min(max(n, 1), maxAttempts)) }
+
+// load sets a queue up: what is neither settled nor waiting for a retry goes
+// into back, so that everything from cursor on was never looked at.
+func (d *Dispatcher) load(s *QueueState, now Instant, wall time.Time) {
+	q := d.queue(s.Queue)
+	known := rangeSet{{From: 0, To: s.Floor}}
+	for _, r := range s.Acked {
+		known.add(r)
+	}
+	for _, r := range s.Retries {
+		if known.contains(r.Offset) {
+			continue
+		}
+		known.add(Range{From: r.Offset, To: r.Offset + 1})
+		slot := d.insert(place{offset: r.Offset, queue: s.Queue})
+		e := &d.entries[slot]
+		e.attempts, e.logged = r.Attempts, r.Attempts
+		wait := time.Duration(0)
+		if !r.Visible.IsZero() {
+			wait = min(max(r.Visible.Sub(wall), 0), maxHold)
+		}
+		d.hold(slot, now.Add(wait))
+	}
+	last := uint64(0)
+	for _, r := range known {
+		q.back.add(Range{From: last, To: r.From})
+		last = r.To
+	}
+	q.cursor, q.end = last, last
+	d.fresh += q.back.count()
+}
+
+// queue returns the queue, which is made to start at 0 when it is new.
+func (d *Dispatcher) queue(n uint16) *dispatchQueue {
+	if q := d.find(n); q != nil {
+		return q
+	}
+	q := &dispatchQueue{queue: n}
+	i, _ := slices.BinarySearchFunc(d.queues, n, compareQueue)
+	d.queues = slices.Insert(d.queues, i, q)
+	return q
+}
+
+func (d *Dispatcher) find(n uint16) *dispatchQueue {
+	if int(n) < len(d.queues) && d.queues[n].queue == n {
+		return d.queues[n] // the usual case: queues 0 to n-1
+	}
+	if i, ok := slices.BinarySearchFunc(d.queues, n, compareQueue); ok {
+		return d.queues[i]
+	}
+	return nil
+}
+
+func compareQueue(q *dispatchQueue, n uint16) int { return cmp.Compare(q.queue, n) }
 
 // Advance tells that the queue has offsets below end, and wakes a waiter when
 // there are new ones. It never moves back.
-func (d *Dispatcher) Advance(queue uint16, end uint64) {}
-
-// SetMaxAttempts changes the limit; it applies from the next expiry on.
-func (d *Dispatcher) SetMaxAttempts(n int) {}
-
-// Take appends deliveries to dst: redeliveries whose time has come first, then
-// new messages of all queues in turn. more reports that it stopped although
-// there may be more to deliver at once (Max reached, or the bound of messages
-// examined in one call).
-func (d *Dispatcher) Take(r TakeRequest, dst []Taken) (taken []Taken, more bool) { return dst, false }
-
-// Ack settles a message. nil when it is settled, now or before. *HandleError
-// by the rule in the package comment.
-func (d *Dispatcher) Ack(now Instant, queue uint16, offset, delivery uint64) error { return nil }
-
-// ChangeInvisible lets the message stay invisible for delay from now on and
-// ends renewal. It returns the delivery number of the new handle; the old
-// handle is refused from then on, except the first one of a renewable delivery,
-// which stays valid beside the new one.
-func (d *Dispatcher) ChangeInvisible(now Instant, queue uint16, offset, delivery uint64, delay time.Duration) (uint64, error) {
-	return 0, nil
+func (d *Dispatcher) Advance(queue uint16, end uint64) {
+	d.mu.Lock()
+	defer d.unlock()
+	if q := d.queue(queue); end > q.end {
+		d.fresh += end - q.end
+		q.end = end
+	}
 }
 
-// Condemn takes a message out of delivery because its consumer asked for the
-// dead-letter topic. The caller appends the copy and then calls DeadLettered
-// or DeadLetterFailed. *HandleError with ReasonSettled or ReasonDeadLettered
-// when there is nothing left to do.
-func (d *Dispatcher) Condemn(now Instant, queue uint16, offset, delivery uint64) (Dead, error) {
-	return Dead{}, nil
+// SetMaxAttempts changes the limit. A message that reached it meanwhile goes
+// to the dead-letter topic when its delivery runs out, or instead of its next
+// delivery.
+func (d *Dispatcher) SetMaxAttempts(n int) {
+	d.mu.Lock()
+	defer d.unlock()
+	d.max = attemptLimit(n)
 }
 
-// TakeDead appends up to max messages that must go to the dead-letter topic.
-// For each the caller appends the copy and then calls DeadLettered or
-// DeadLetterFailed; until then the message is neither delivered nor settled.
-func (d *Dispatcher) TakeDead(now Instant, max int, dst []Dead) []Dead { return dst }
+// unlock hands the wake-up on, and tells the timekeeper when the next instant
+// moved forward. Every method that changes something ends with it.
+func (d *Dispatcher) unlock() {
+	kick := false
+	if next := d.next(); next < d.armed {
+		d.armed = next
+		kick = d.opts.Kick != nil
+	}
+	w := d.pass()
+	d.mu.Unlock()
+	if w != nil {
+		w.c <- struct{}{} // capacity 1, one send in a waiter's life
+	}
+	if kick {
+		select {
+		case d.opts.Kick <- struct{}{}:
+		default:
+		}
+	}
+}
 
-// DeadLettered tells that the copy is committed and settles the message here;
-// the record of the copy settles it in Progress, so no delta names it.
-func (d *Dispatcher) DeadLettered(queue uint16, offset uint64) {}
+// available reports whether a Take would find something to look at.
+func (d *Dispatcher) available() bool { return d.ready.len > 0 || d.room() > 0 }
 
-// DeadLetterFailed tells that the copy could not be written; the message is
-// offered by TakeDead again after a second.
-func (d *Dispatcher) DeadLetterFailed(now Instant, queue uint16, offset uint64) {}
-
-// Expire takes back what has run out and renews what is renewable.
-func (d *Dispatcher) Expire(now Instant) {}
-
-// ClientGone brings the renewable deliveries of a client back after a second.
-func (d *Dispatcher) ClientGone(now Instant, client string) {}
-
-// NextWake returns when Expire or TakeDead has something to do; false when
-// nothing is waiting for time.
-func (d *Dispatcher) NextWake() (Instant, bool) { return 0, false }
-
-// Collect moves the changes since the last call out; false when there are
-// none. wall is the wall clock's reading at now.
-func (d *Dispatcher) Collect(now Instant, wall time.Time) (GroupDelta, bool) { return GroupDelta{}, false }
-
-// Restore gives back a delta whose record could not be appended; newer changes win.
-func (d *Dispatcher) Restore(now Instant, wall time.Time, g GroupDelta) {}
-
-// Held returns a delta with the attempts of everything in hands, so that an
-// orderly stop loses none: collected after the last Take, it makes deliveries
-// in hands visible again at the end of their time and not before.
-func (d *Dispatcher) Held(now Instant, wall time.Time) (GroupDelta, bool) { return GroupDelta{}, false }
+// room returns how many fresh offsets may be claimed now.
+func (d *Dispatcher) room() int {
+	left := d.opts.MaxInFlight - len(d.table) - d.claimed
+	if left <= 0 {
+		return 0
+	}
+	return int(min(uint64(left), d.fresh))
+}
 
 // Stats returns what the dispatcher holds.
-func (d *Dispatcher) Stats() Stats { return Stats{} }
-
-// Waiter is a place in the line of those who wait for messages.
-type Waiter struct {
-	c chan struct{}
+func (d *Dispatcher) Stats() Stats {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return Stats{InFlight: len(d.table), Ready: d.ready.len, Dead: d.dead.len, Fresh: d.fresh, Waiters: len(d.line)}
 }
-
-// Wait joins the line. When there is something to take, the first in the line
-// is woken; a Take that leaves something wakes the next. Call Stop when done,
-// woken or not.
-func (d *Dispatcher) Wait() *Waiter { return &Waiter{c: make(chan struct{}, 1)} }
-
-// C receives one value when it is this waiter's turn to Take.
-func (w *Waiter) C() <-chan struct{} { return w.c }
-
-// Stop leaves the line and passes an unused wake-up on. It may be called again.
-func (w *Waiter) Stop() {}

@@ -1,6 +1,14 @@
 package consumer
 
-import "github.com/mqrouter/mqrouter/zone"
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/zone"
+)
 
 // QueueState is the progress of a group in one queue, as a copy.
 type QueueState struct {
@@ -13,50 +21,313 @@ type QueueState struct {
 // Progress is what all consumer groups have settled. It belongs to the fold
 // and is not safe for concurrent use. The zero value is not usable; see
 // NewProgress.
-type Progress struct{}
-
-// NewProgress returns an empty progress.
-func NewProgress() *Progress { return &Progress{} }
-
-// Create makes a group start at an offset of a queue; false when the group has
-// the queue already.
-func (p *Progress) Create(g zone.ConsumerGroup, t zone.Topic, queue uint16, start uint64) bool {
-	return false
+type Progress struct {
+	groups map[groupTopic]*groupProgress
 }
 
-// Apply applies a delta. Applying it a second time in a row changes nothing.
-func (p *Progress) Apply(d Delta) {}
+type groupTopic struct {
+	group zone.ConsumerGroup
+	topic zone.Topic
+}
+
+// groupProgress holds the queues of a group in a topic, ascending.
+type groupProgress struct {
+	queues []*queueProgress
+}
+
+type queueProgress struct {
+	queue   uint16
+	floor   uint64
+	acked   rangeSet // all above floor, none touching it
+	retries map[uint64]retryState
+}
+
+type retryState struct {
+	attempts uint32
+	visible  int64 // Unix milliseconds; 0 = at once
+}
+
+// NewProgress returns an empty progress.
+func NewProgress() *Progress { return &Progress{groups: make(map[groupTopic]*groupProgress)} }
+
+// find returns where the queue is, or where it belongs.
+func (g *groupProgress) find(queue uint16) (int, bool) {
+	if int(queue) < len(g.queues) && g.queues[queue].queue == queue {
+		return int(queue), true // the usual case: queues 0 to n-1
+	}
+	return slices.BinarySearchFunc(g.queues, queue, func(q *queueProgress, n uint16) int { return cmp.Compare(q.queue, n) })
+}
+
+func (p *Progress) lookup(g zone.ConsumerGroup, t zone.Topic, queue uint16) *queueProgress {
+	gp := p.groups[groupTopic{g, t}]
+	if gp == nil {
+		return nil
+	}
+	if i, ok := gp.find(queue); ok {
+		return gp.queues[i]
+	}
+	return nil
+}
+
+// create returns the queue, made with the start offset when it is new.
+func (p *Progress) create(g zone.ConsumerGroup, t zone.Topic, queue uint16, start uint64) (q *queueProgress, made bool) {
+	k := groupTopic{g, t}
+	gp := p.groups[k]
+	if gp == nil {
+		gp = &groupProgress{}
+		p.groups[k] = gp
+	}
+	i, ok := gp.find(queue)
+	if !ok {
+		gp.queues = slices.Insert(gp.queues, i, &queueProgress{queue: queue, floor: start})
+	}
+	return gp.queues[i], !ok
+}
+
+// Create makes a group start at an offset of a queue; false when the group has
+// the queue already, which then stays as it is.
+func (p *Progress) Create(g zone.ConsumerGroup, t zone.Topic, queue uint16, start uint64) bool {
+	_, made := p.create(g, t, queue, start)
+	return made
+}
+
+// Apply applies a delta. A queue that the group does not have yet starts at
+// the delta's start, else at 0. Applying the same delta again changes nothing.
+func (p *Progress) Apply(d Delta) {
+	for i := range d.Groups {
+		g := &d.Groups[i]
+		for k := range g.Queues {
+			qd := &g.Queues[k]
+			q, _ := p.create(g.Group, g.Topic, qd.Queue, qd.Start)
+			for _, r := range qd.Acked {
+				q.settle(r)
+			}
+			for _, r := range qd.Retries {
+				q.retry(r)
+			}
+		}
+	}
+}
 
 // Settle marks one offset as settled: what a dead-letter record does.
-func (p *Progress) Settle(g zone.ConsumerGroup, t zone.Topic, queue uint16, offset uint64) {}
+func (p *Progress) Settle(g zone.ConsumerGroup, t zone.Topic, queue uint16, offset uint64) {
+	q, _ := p.create(g, t, queue, 0)
+	q.settle(Range{From: offset, To: offset + 1})
+}
+
+func (q *queueProgress) settle(r Range) {
+	r.From = max(r.From, q.floor)
+	if r.From >= r.To {
+		return
+	}
+	if uint64(len(q.retries)) < r.To-r.From {
+		maps.DeleteFunc(q.retries, func(o uint64, _ retryState) bool { return r.From <= o && o < r.To })
+	} else if len(q.retries) > 0 {
+		for o := r.From; o < r.To; o++ {
+			delete(q.retries, o)
+		}
+	}
+	if r.From > q.floor {
+		q.acked.add(r)
+		return
+	}
+	q.floor = r.To
+	for len(q.acked) > 0 && q.acked[0].From <= q.floor {
+		q.floor = max(q.floor, q.acked[0].To)
+		q.acked = slices.Delete(q.acked, 0, 1)
+	}
+}
+
+func (q *queueProgress) retry(r Retry) {
+	if r.Offset < q.floor || q.acked.contains(r.Offset) {
+		return
+	}
+	if q.retries == nil {
+		q.retries = make(map[uint64]retryState)
+	}
+	q.retries[r.Offset] = retryState{attempts: r.Attempts, visible: toMillis(r.Visible)}
+}
+
+func (q *queueProgress) state() QueueState {
+	s := QueueState{Queue: q.queue, Floor: q.floor, Acked: slices.Clone(q.acked)}
+	if len(q.retries) > 0 {
+		s.Retries = make([]Retry, 0, len(q.retries))
+		for _, o := range slices.Sorted(maps.Keys(q.retries)) {
+			r := q.retries[o]
+			s.Retries = append(s.Retries, Retry{Offset: o, Attempts: r.attempts, Visible: fromMillis(r.visible)})
+		}
+	}
+	return s
+}
 
 // Has reports whether the group is known for the topic.
-func (p *Progress) Has(g zone.ConsumerGroup, t zone.Topic) bool { return false }
+func (p *Progress) Has(g zone.ConsumerGroup, t zone.Topic) bool {
+	return p.groups[groupTopic{g, t}] != nil
+}
 
 // State returns a copy of the group's progress in a topic, by queue; nil when unknown.
-func (p *Progress) State(g zone.ConsumerGroup, t zone.Topic) []QueueState { return nil }
+func (p *Progress) State(g zone.ConsumerGroup, t zone.Topic) []QueueState {
+	gp := p.groups[groupTopic{g, t}]
+	if gp == nil {
+		return nil
+	}
+	out := make([]QueueState, len(gp.queues))
+	for i, q := range gp.queues {
+		out[i] = q.state()
+	}
+	return out
+}
 
 // Lag returns how many offsets of a queue below end are not settled.
-func (p *Progress) Lag(g zone.ConsumerGroup, t zone.Topic, queue uint16, end uint64) uint64 { return 0 }
+func (p *Progress) Lag(g zone.ConsumerGroup, t zone.Topic, queue uint16, end uint64) uint64 {
+	q := p.lookup(g, t, queue)
+	if q == nil {
+		return end
+	}
+	if end <= q.floor {
+		return 0
+	}
+	lag := end - q.floor
+	for _, r := range q.acked {
+		if r.From >= end {
+			break
+		}
+		lag -= min(r.To, end) - r.From
+	}
+	return lag
+}
+
+// Oldest returns when the earliest retry of a queue becomes visible; the zero
+// time when it has none that waits.
+func (p *Progress) Oldest(g zone.ConsumerGroup, t zone.Topic, queue uint16) time.Time {
+	var oldest int64
+	if q := p.lookup(g, t, queue); q != nil {
+		for _, r := range q.retries {
+			if r.visible != 0 && (oldest == 0 || r.visible < oldest) {
+				oldest = r.visible
+			}
+		}
+	}
+	return fromMillis(oldest)
+}
 
 // Floor returns the lowest unsettled offset of a queue over all its groups;
 // false when no group has the queue.
-func (p *Progress) Floor(t zone.Topic, queue uint16) (uint64, bool) { return 0, false }
+func (p *Progress) Floor(t zone.Topic, queue uint16) (floor uint64, ok bool) {
+	for k, gp := range p.groups {
+		if k.topic != t {
+			continue
+		}
+		if i, has := gp.find(queue); has && (!ok || gp.queues[i].floor < floor) {
+			floor, ok = gp.queues[i].floor, true
+		}
+	}
+	return floor, ok
+}
 
-// Clamp cuts the progress of every group in a queue to the end of the log's
-// queue, after a log became shorter than the progress that it once had. It
-// returns how many settled offsets were given up.
-func (p *Progress) Clamp(t zone.Topic, queue uint16, end uint64) uint64 { return 0 }
+// Clamp cuts the progress of every group in a queue to the end of the queue,
+// after a log became shorter than the progress that it once had: what is
+// published next is then delivered. It returns how many settled offsets were
+// given up, over all groups.
+func (p *Progress) Clamp(t zone.Topic, queue uint16, end uint64) (given uint64) {
+	for k, gp := range p.groups {
+		if k.topic != t {
+			continue
+		}
+		i, ok := gp.find(queue)
+		if !ok {
+			continue
+		}
+		q := gp.queues[i]
+		given += q.acked.cut(end)
+		if q.floor > end {
+			given += q.floor - end
+			q.floor = end
+		}
+		maps.DeleteFunc(q.retries, func(o uint64, _ retryState) bool { return o >= end })
+	}
+	return given
+}
 
 // Drop forgets a group in a topic.
-func (p *Progress) Drop(g zone.ConsumerGroup, t zone.Topic) {}
+func (p *Progress) Drop(g zone.ConsumerGroup, t zone.Topic) { delete(p.groups, groupTopic{g, t}) }
 
-// Each calls fn for every known (group, topic), in ascending order.
-func (p *Progress) Each(fn func(g zone.ConsumerGroup, t zone.Topic)) {}
+// Each calls fn for every known (group, topic), in ascending order. fn may
+// call Drop.
+func (p *Progress) Each(fn func(g zone.ConsumerGroup, t zone.Topic)) {
+	for _, k := range p.sorted() {
+		fn(k.group, k.topic)
+	}
+}
+
+func (p *Progress) sorted() []groupTopic {
+	return slices.SortedFunc(maps.Keys(p.groups), func(a, b groupTopic) int {
+		return cmp.Or(cmp.Compare(a.group, b.group), cmp.Compare(a.topic, b.topic))
+	})
+}
+
+// snapshotVersion is the first byte of an encoded progress.
+const snapshotVersion = 1
 
 // AppendSnapshot appends the encoding of the whole progress; equal progress
-// gives equal bytes.
-func (p *Progress) AppendSnapshot(dst []byte) []byte { return dst }
+// gives equal bytes. The form is that of Delta.Append, except that a queue is
+// its number, its floor, its acked ranges and its retries.
+func (p *Progress) AppendSnapshot(dst []byte) []byte {
+	dst = append(dst, snapshotVersion)
+	dst = binary.AppendUvarint(dst, uint64(len(p.groups)))
+	for _, k := range p.sorted() {
+		gp := p.groups[k]
+		dst = appendText(dst, string(k.group))
+		dst = appendText(dst, string(k.topic))
+		dst = binary.AppendUvarint(dst, uint64(len(gp.queues)))
+		for _, q := range gp.queues {
+			s := q.state()
+			dst = binary.AppendUvarint(dst, uint64(s.Queue))
+			dst = binary.AppendUvarint(dst, s.Floor)
+			dst = appendRanges(dst, s.Acked)
+			dst = appendRetries(dst, s.Retries)
+		}
+	}
+	return dst
+}
 
 // ParseSnapshot decodes what AppendSnapshot wrote, or returns *FormatError.
-func ParseSnapshot(b []byte) (*Progress, error) { return NewProgress(), nil }
+// Nothing of b is kept.
+func ParseSnapshot(b []byte) (*Progress, error) {
+	r := &decoder{what: "snapshot", b: b}
+	if r.byte() != snapshotVersion {
+		r.fail("unknown version")
+	}
+	p := NewProgress()
+	for range r.count(3) {
+		g, t := zone.ConsumerGroup(r.text()), zone.Topic(r.text())
+		gp := &groupProgress{}
+		if p.groups[groupTopic{g, t}] != nil {
+			r.fail("group twice")
+		}
+		p.groups[groupTopic{g, t}] = gp
+		for range r.count(4) {
+			q := &queueProgress{queue: r.queue(), floor: r.uvarint()}
+			for _, acked := range r.ranges() {
+				q.acked.add(acked)
+			}
+			for _, retry := range r.retries() {
+				q.retry(retry)
+			}
+			if n := len(gp.queues); n > 0 && gp.queues[n-1].queue >= q.queue {
+				r.fail("queues do not ascend")
+			}
+			if len(q.acked) > 0 && q.acked[0].From <= q.floor {
+				r.fail("acked ranges below the floor")
+			}
+			if r.err != nil {
+				return nil, r.err
+			}
+			gp.queues = append(gp.queues, q)
+		}
+	}
+	if err := r.end(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
