@@ -20,6 +20,7 @@ type draftShards struct {
 	at       place
 	owners   []draftOwner
 	ownersAt place
+	garbled  bool // some ranges could not be read
 }
 
 type draftOwner struct {
@@ -55,6 +56,7 @@ type draftGroup struct {
 	at      place // of the name
 	slots   []span
 	slotsAt place // zero when the file does not say slots
+	garbled bool  // some ranges could not be read
 	nodes   []*draftNode
 }
 

@@ -87,10 +87,9 @@ func (d *draft) readShards(v value) {
 		if limit == 0 {
 			limit = maxShards
 		}
-		d.shards.owners = append(d.shards.owners, draftOwner{
-			zone:  ref{name: key.node.Value, at: key.at()},
-			spans: d.spans(val, "what "+clip(key.node.Value)+" owns", limit),
-		})
+		spans, ok := d.spans(val, "what "+clip(key.node.Value)+" owns", limit)
+		d.shards.garbled = d.shards.garbled || !ok
+		d.shards.owners = append(d.shards.owners, draftOwner{zone: ref{name: key.node.Value, at: key.at()}, spans: spans})
 	})
 	if t.ShardBy == ShardByLastDigits && t.ShardCount > 0 && !isPowerOfTen(t.ShardCount) {
 		d.add(d.shards.at, fmt.Sprintf("%d shards cannot be told by last digits", t.ShardCount),
@@ -118,7 +117,6 @@ func (d *draft) eachPair(v value, what, needed string, read func(key, val value)
 		val := value{node: v.node.Content[i+1], path: key.path}
 		if line, twice := seen[name]; twice {
 			d.add(key.at(), fmt.Sprintf("%s has the key %s twice, first at line %d", what, clip(name), line), "join them")
-			continue
 		}
 		seen[name] = key.node.Line
 		read(key, val)
@@ -157,7 +155,11 @@ func (d *draft) readZone(v value, c *draftCity) {
 	d.object(v, "a zone", []field{
 		{"name", true, func(v value) { z.at, z.info.Name = v.at(), Zone(d.name(v, "a zone's name", placeName)) }},
 		{"kind", true, func(v value) { z.info.Kind = choose(&d.reader, v, "a zone's kind", kindWords) }},
-		{"active", false, func(v value) { z.activeAt, z.active = v.at(), d.boolean(v, "active") }},
+		{"active", false, func(v value) {
+			if d.boolean(v, "active", &z.active) {
+				z.activeAt = v.at()
+			}
+		}},
 		{"max_body", false, func(v value) {
 			z.maxBodyAt = v.at()
 			size(&d.reader, v, "max_body", 1, maxBodyBytes, &z.info.MaxBody)
@@ -183,7 +185,11 @@ func (d *draft) readGroup(v value, z *draftZone) {
 	z.groups = append(z.groups, g)
 	d.object(v, "a broker group", []field{
 		{"name", true, func(v value) { g.at, g.info.Name = v.at(), Group(d.name(v, "a broker group's name", placeName)) }},
-		{"slots", false, func(v value) { g.slotsAt, g.slots = v.at(), d.spans(v, "slots", Slots) }},
+		{"slots", false, func(v value) {
+			var ok bool
+			g.slots, ok = d.spans(v, "slots", Slots)
+			g.slotsAt, g.garbled = v.at(), !ok
+		}},
 		{"nodes", true, func(v value) {
 			d.list(v, "nodes", func(v value) {
 				n := d.readNode(v, RoleBroker)

@@ -91,6 +91,7 @@ func (d *draft) readRoute(v value, t *draftTopic) {
 	})
 	if n := len(v.node.Content); n != 2 && len(d.problems.list) == before {
 		d.add(v.at(), fmt.Sprintf("route has %d keys", n/2), routeForms)
+		route.Kind = 0
 	}
 }
 
@@ -130,10 +131,13 @@ func (d *draft) readConsumers(v value) {
 				d.add(v.at(), "zones is empty", "name the zones, or remove the key to consume wherever the topics land")
 			}
 		}},
-		{"fifo", false, func(v value) { info.FIFO = d.boolean(v, "fifo") }},
+		{"fifo", false, func(v value) { d.boolean(v, "fifo", &info.FIFO) }},
 		{"max_attempts", false, func(v value) { integer(&d.reader, v, "max_attempts", 1, maxAttempts, &info.MaxAttempts) }},
 		{"retry", false, func(v value) { d.readBackoff(v, g) }},
-		{"cache", false, func(v value) { g.cacheAt, info.Cache = v.at(), d.boolean(v, "cache") }},
+		{"cache", false, func(v value) {
+			g.cacheAt = v.at()
+			d.boolean(v, "cache", &info.Cache)
+		}},
 	})
 }
 

@@ -77,7 +77,7 @@ func (d *draft) linkPlaces() {
 func unknown[N ~string, T any](d *draft, r ref, what string, known map[N]*T) {
 	names := make([]string, 0, len(known))
 	for _, n := range slices.Sorted(maps.Keys(known)) {
-		names = append(names, string(n))
+		names = append(names, clip(string(n)))
 	}
 	fix := fmt.Sprintf("there is no %s of any name; declare it", what)
 	if near := nearest(r.name, names); near != "" {

@@ -123,7 +123,7 @@ func reservedProperty(s string) string {
 
 // cleanAddress returns host:port in one spelling, or what would be right.
 func cleanAddress(s string) (clean, fix string) {
-	const form = "host:port is needed, such as 10.1.0.7:8081 or [fd00::7]:8081"
+	const form = "host:port is needed, such as 10.1.0.7:8081 or \"[fd00::7]:8081\""
 	i := strings.LastIndexByte(s, ':')
 	if i <= 0 || len(s) > 255 {
 		return "", form

@@ -149,12 +149,18 @@ func integer[T ~int | ~uint32 | ~uint64](r *reader, v value, what string, lo, hi
 	*to = T(n)
 }
 
-func (r *reader) boolean(v value, what string) bool {
+// boolean reads true or false into to, and reports whether it was either.
+func (r *reader) boolean(v value, what string, to *bool) bool {
 	s, ok := r.text(v, what)
-	if ok && s != "true" && s != "false" {
+	switch {
+	case !ok:
+	case s == "true", s == "false":
+		*to = s == "true"
+		return true
+	default:
 		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()), "true or false is needed")
 	}
-	return s == "true"
+	return false
 }
 
 // duration reads a time span between lo and hi into to, which keeps its value
@@ -223,10 +229,11 @@ type span struct {
 }
 
 // spans reads ranges such as 0-511, "0-4, 7" or [0-4, 7]. Numbers lie below
-// limit, and the ranges together hold at most that many.
-func (r *reader) spans(v value, what string, limit uint32) []span {
-	var out []span
+// limit, and the ranges together hold at most that many. ok is false when some
+// could not be read.
+func (r *reader) spans(v value, what string, limit uint32) (out []span, ok bool) {
 	total := uint64(0)
+	before := len(r.problems.list) + r.omitted
 	one := func(e value) {
 		s, ok := r.text(e, what)
 		if !ok {
@@ -252,7 +259,7 @@ func (r *reader) spans(v value, what string, limit uint32) []span {
 	} else {
 		one(v)
 	}
-	return out
+	return out, len(r.problems.list)+r.omitted == before
 }
 
 func parseSpan(s string, limit uint32) (span, bool) {

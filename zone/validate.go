@@ -112,9 +112,9 @@ func (d *draft) checkSlots(z *draftZone) {
 		return
 	}
 	var owner [Slots]*draftGroup
-	declared := false
+	declared, garbled := false, false
 	for _, g := range z.groups {
-		declared = declared || g.slotsAt.line > 0
+		declared, garbled = declared || g.slotsAt.line > 0, garbled || g.garbled
 		if g.slotsAt.line == 0 && len(z.groups) > 1 {
 			d.add(g.at, fmt.Sprintf("broker group %s does not say its slots, and zone %s has %d groups",
 				g.info.Name, z.info.Name, len(z.groups)), "divide 0-1023 among the groups, such as slots: "+share(z, g))
@@ -147,7 +147,7 @@ func (d *draft) checkSlots(z *draftZone) {
 			missing = append(missing, uint32(i))
 		}
 	}
-	if len(missing) > 0 {
+	if len(missing) > 0 && !garbled {
 		d.add(z.groups[0].slotsAt, fmt.Sprintf("slots %s of zone %s are owned by no group", rangesText(missing), z.info.Name),
 			"the groups of a zone together own 0-1023; give them to one of "+groupNames(z))
 	}
@@ -256,7 +256,7 @@ func (d *draft) checkShards() {
 			missing = append(missing, uint32(i))
 		}
 	}
-	if len(missing) > 0 && d.shards.ownersAt.line > 0 {
+	if len(missing) > 0 && d.shards.ownersAt.line > 0 && !d.shards.garbled {
 		d.add(d.shards.ownersAt, fmt.Sprintf("shards %s are owned by no zone", rangesText(missing)),
 			fmt.Sprintf("each of the %d shards has one owner; give them to an RZone", t.ShardCount))
 	}

@@ -168,6 +168,8 @@ func addSyntax(data []byte, err error, p *problems) {
 	switch {
 	case strings.HasPrefix(msg, "did not find expected ',' or "):
 		line++
+	case strings.Contains(msg, "tab character"):
+		line = firstIndentedByTab(lines, line)
 	case strings.HasPrefix(msg, "did not find expected"):
 		line = firstFailing(lines, line, msg)
 	case yamlAnchor.MatchString(msg):
@@ -181,7 +183,7 @@ func addSyntax(data []byte, err error, p *problems) {
 	}
 	line = min(max(line, 1), len(lines))
 	text := lines[line-1]
-	column := len(text) - len(bytes.TrimLeft(text, " \t")) + 1
+	column := len(text) - len(bytes.TrimLeft(text, " ")) + 1
 	p.add(place{line: line, column: column}, "this is not YAML: "+msg, syntaxFix(msg))
 }
 
@@ -200,6 +202,18 @@ func firstFailing(lines [][]byte, good int, msg string) int {
 		}
 	}
 	return hi
+}
+
+// firstIndentedByTab returns the number of the first such line from the given
+// one on.
+func firstIndentedByTab(lines [][]byte, from int) int {
+	for i := max(from, 1); i <= len(lines); i++ {
+		text := lines[i-1]
+		if bytes.IndexByte(text[:len(text)-len(bytes.TrimLeft(text, " \t"))], '\t') >= 0 {
+			return i
+		}
+	}
+	return from
 }
 
 func syntaxFix(msg string) string {
