@@ -1,2 +1,80 @@
-// Package commitlog owns the commit log of a broker group.
+// Package commitlog owns the commit log of a broker group: one endless,
+// append-only sequence of entries in segment files, and the store's identity
+// (incarnation and lineage).
+//
+// It never looks into a message, keeps no index, and decides nothing about
+// topics, flows or consumers: package broker folds what Deliver and Replay hand
+// it. It holds one file descriptor a segment.
+//
+// # Promises
+//
+// An entry is committed when it and everything before it is on disk. Only
+// committed entries are delivered or can be read. Positions ascend, are given
+// out once in a lineage, and deliveries follow them without hole. After a crash
+// every committed entry is found again; behind them at most entries that were
+// given to Append are found (their publishers got no answer), in their order and
+// without hole, never half of one.
+//
+// # Goroutines
+//
+// Start begins three, Close joins them. The writer takes everything that waits
+// (up to MaxBatchBytes), gives positions, stamps own records, does one write and
+// one sync, and owns the end of the log. The deliverer calls Deliver and then
+// Done, in log order, beside the next write. The preparer keeps one spare
+// segment allocated ahead, and is the one that notices a full disk: the segment
+// in use then still has room for Reserved batches.
+//
+// # Positions and files
+//
+// A position is a byte offset in the log. Segment files are named by the
+// position of their first byte (16 hex digits and ".log"), each begins with a
+// header that takes part in the counting, so position 0 never names an entry.
+// Each segment begins where the one before ends. All integers are little endian.
+//
+//	segment header, 64 bytes
+//	offset size field
+//	     0    8 "MQRLOG" 0x00 0x01 (version)
+//	     8    8 incarnation
+//	    16    8 position of this byte 0
+//	    24    8 created at, microseconds since 1970
+//	    32   28 zero
+//	    60    4 CRC32C of bytes 0..59
+//
+//	entry frame, 32 bytes, at a multiple of 8
+//	     0    8 position of this frame
+//	     8    4 payload length
+//	    12    4 kind in the lower 8 bits, envelope length in the upper 24
+//	    16    4 CRC32C of the payload
+//	    20    4 lower half of the lineage id
+//	    24    4 distance back to the synced mark: everything before
+//	            (position - distance) was durable when this frame was written
+//	    28    4 CRC32C of bytes 0..27
+//	    32      payload: envelope, record; zeros up to a multiple of 8
+//
+//	kind 1 = own record, 2 = landing, 3 = mark (no payload; readers pass over it)
+//
+// The file META holds incarnation, group, lane count, lineage table, the oldest
+// position kept and, after a clean Close, the end. It has two slots that are
+// written in turn and in place, so that it changes atomically and also on a full
+// disk.
+//
+// # Recovery
+//
+// Open reads the last segment only; all older ones were synced before it was
+// created. It walks the frames to the first bad one, at position X, and asks
+// whether anything proves that X was durable: a later frame whose synced mark is
+// above X, a lineage that began above X, or a clean end above X. If so, it is
+// corruption: Open fails with a *CorruptError, since it must be healed from a
+// copy. If nothing does, X is a torn tail: the write was not acknowledged, and
+// it is cut. While the log is idle the writer adds a mark frame, so that the
+// last write has such a proof too; only a write followed by a crash within that
+// second has none but its own checksums.
+//
+// The bytes behind the last synced mark are then written again and synced,
+// because a kernel whose fsync failed may show pages that never reached the
+// disk. A new lineage begins at the end found, with each Open: after a cut,
+// positions may repeat the lost ones, but in another lineage.
+//
+// Damage in an older segment does not stop Open; it is logged, and reading there
+// returns a *CorruptError with the position.
 package commitlog
