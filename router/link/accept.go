@@ -96,7 +96,7 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 	case m.connections.Load() >= int64(m.o.Limits.Connections):
 		return refused(wire.CodeTooMany, "%d connections", m.connections.Load())
 	}
-	l, err := m.linkTo(Key{id.Node, h.Class}, id.City)
+	l, err := m.linkTo(Key{id.Name, h.Class}, id.City)
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/quic-go/quic-go"
 
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -217,7 +218,7 @@ func sendHello(w io.Writer, h *wire.Hello) error {
 }
 
 // readHello reads the peer's greeting and compares it with its certificate.
-func (m *Manager) readHello(r io.Reader, id Identity) (wire.Hello, error) {
+func (m *Manager) readHello(r io.Reader, id peer.Identity) (wire.Hello, error) {
 	f, err := wire.ReadFrame(r, wire.MaxHello)
 	if err != nil {
 		return wire.Hello{}, streamError(err)
@@ -233,8 +234,8 @@ func (m *Manager) readHello(r io.Reader, id Identity) (wire.Hello, error) {
 		return h, refused(wire.CodeUnsupported, "versions %d to %d", h.VersionMin, h.VersionMax)
 	case h.Deployment != m.o.Deployment:
 		return h, refused(wire.CodeWrongDeployment, "deployment %q", h.Deployment)
-	case h.Node != id.Node || h.City != id.City || h.Role != id.Role:
-		return h, refused(wire.CodeWrongIdentity, "the greeting says %s of %s, the certificate %s of %s", h.Node, h.City, id.Node, id.City)
+	case h.Node != id.Name || h.City != id.City || h.Role != id.Role:
+		return h, refused(wire.CodeWrongIdentity, "the greeting says %s of %s, the certificate %s of %s", h.Node, h.City, id.Name, id.City)
 	case h.DestinationCity != "" && h.DestinationCity != m.o.City:
 		return h, refused(wire.CodeWrongIdentity, "the greeting is for city %s", h.DestinationCity)
 	case h.Incarnation == 0:
@@ -249,17 +250,17 @@ func refused(code wire.Code, format string, args ...any) error {
 }
 
 // identity reads the peer's verified certificate and asks whether it may link.
-func (m *Manager) identity(qc *quic.Conn) (Identity, error) {
+func (m *Manager) identity(qc *quic.Conn) (peer.Identity, error) {
 	certs := qc.ConnectionState().TLS.PeerCertificates
 	if len(certs) == 0 {
-		return Identity{}, refused(wire.CodeWrongIdentity, "no certificate")
+		return peer.Identity{}, refused(wire.CodeWrongIdentity, "no certificate")
 	}
 	id, err := m.o.Identify(certs[0])
 	if err != nil {
 		return id, &Error{Op: "greet", Code: wire.CodeWrongIdentity, Err: err}
 	}
 	if err := m.o.Authorize(id); err != nil {
-		return id, &Error{Op: "greet", Peer: id.Node, Code: wire.CodeWrongIdentity, Err: err}
+		return id, &Error{Op: "greet", Peer: id.Name, Code: wire.CodeWrongIdentity, Err: err}
 	}
 	return id, nil
 }

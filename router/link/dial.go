@@ -63,8 +63,8 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 	if err != nil {
 		return nil, err
 	}
-	if id.Node != peer.Node || id.City != peer.City {
-		return nil, refused(wire.CodeWrongIdentity, "%s of %s answers at %s", id.Node, id.City, peer.Addr)
+	if id.Name != peer.Node || id.City != peer.City {
+		return nil, refused(wire.CodeWrongIdentity, "%s of %s answers at %s", id.Name, id.City, peer.Addr)
 	}
 	stream, err := qc.OpenStreamSync(ctx)
 	if err != nil {
@@ -90,7 +90,23 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 
 // tlsConfig returns the configuration to dial peer with, or to accept with.
 func (m *Manager) tlsConfig(peer *Peer) *tls.Config {
-	c := m.o.TLS(peer).Clone()
+	c := ours(m.o.TLS(peer))
+	if pick := c.GetConfigForClient; pick != nil {
+		c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			chosen, err := pick(hello)
+			if chosen == nil || err != nil {
+				return chosen, err
+			}
+			return ours(chosen), nil
+		}
+	}
+	return c
+}
+
+// ours returns a copy with the link's protocol. Without tickets a session
+// cannot outlive the certificate that it was made with.
+func ours(c *tls.Config) *tls.Config {
+	c = c.Clone()
 	c.NextProtos = []string{ALPN}
 	c.MinVersion = tls.VersionTLS13
 	c.SessionTicketsDisabled = true

@@ -11,6 +11,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -21,15 +22,6 @@ const ALPN = "mqrouter/1"
 
 // protocolVersion is the only version of the protocol above QUIC.
 const protocolVersion = 1
-
-// Identity is who a node is, as its certificate states it.
-type Identity struct {
-	Deployment string
-	City       zone.City
-	Zone       zone.Zone // empty for routers
-	Role       zone.Role
-	Node       zone.Node
-}
 
 // Peer is a router of another city.
 type Peer struct {
@@ -80,12 +72,13 @@ type Options struct {
 	// It demands and verifies the other side's certificate. The manager sets
 	// version and protocol.
 	TLS func(peer *Peer) *tls.Config
-	// Identify reads the identity from a verified certificate.
-	Identify func(*x509.Certificate) (Identity, error)
+	// Identify reads the identity from a verified certificate; nil means
+	// peer.IdentityOf.
+	Identify func(*x509.Certificate) (peer.Identity, error)
 	// Authorize says whether an identity may have a link with this node, by the
 	// topology; the error's text goes to the log, not to the peer. Nil accepts
 	// every router of the deployment that is in another city.
-	Authorize func(Identity) error
+	Authorize func(peer.Identity) error
 	// Epoch returns the topology in force, told in the greeting. Nil tells none.
 	Epoch func() (zone.Epoch, zone.Digest)
 	// Handle serves a session that a peer opened; the session is closed with
@@ -115,7 +108,6 @@ func (o *Options) Validate() error {
 	need(o.Incarnation != 0, "incarnation")
 	need(o.PacketConn != nil, "packet connection")
 	need(o.TLS != nil, "TLS configuration")
-	need(o.Identify != nil, "identity reader")
 	need(o.Handle != nil, "session handler")
 	return errors.Join(errs...)
 }
@@ -125,6 +117,9 @@ func (o Options) withDefaults() Options {
 	o.Timing = o.Timing.withDefaults()
 	if len(o.Classes) == 0 {
 		o.Classes = []zone.Class{zone.ClassUrgent, zone.ClassBulk}
+	}
+	if o.Identify == nil {
+		o.Identify = peer.IdentityOf
 	}
 	if o.Rand == nil {
 		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
@@ -137,9 +132,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Authorize == nil {
 		deployment, city := o.Deployment, o.City
-		o.Authorize = func(id Identity) error {
+		o.Authorize = func(id peer.Identity) error {
 			if id.Deployment != deployment || id.Role != zone.RoleRouter || id.City == city {
-				return fmt.Errorf("link: %s %s of %s is no router of another city of %s", id.City, id.Node, id.Deployment, deployment)
+				return fmt.Errorf("link: %s %s of %s is no router of another city of %s", id.City, id.Name, id.Deployment, deployment)
 			}
 			return nil
 		}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/quic-go/quic-go/testutils/simnet"
 
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -65,7 +66,7 @@ func newAuthority(t testing.TB) *authority {
 }
 
 // issue returns the TLS configuration of a node; the subject names it.
-func (a *authority) issue(t testing.TB, id Identity) *tls.Config {
+func (a *authority) issue(t testing.TB, id peer.Identity) *tls.Config {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -74,7 +75,7 @@ func (a *authority) issue(t testing.TB, id Identity) *tls.Config {
 	tmpl := &x509.Certificate{
 		SerialNumber: big.NewInt(2),
 		Subject: pkix.Name{
-			CommonName: string(id.Node), Locality: []string{string(id.City)},
+			CommonName: string(id.Name), Locality: []string{string(id.City)},
 			Organization: []string{id.Deployment}, OrganizationalUnit: []string{fmt.Sprint(uint8(id.Role))},
 		},
 		NotBefore: validFrom, NotAfter: validUntil, KeyUsage: x509.KeyUsageDigitalSignature,
@@ -92,14 +93,14 @@ func (a *authority) issue(t testing.TB, id Identity) *tls.Config {
 	}
 }
 
-func identify(c *x509.Certificate) (Identity, error) {
+func identify(c *x509.Certificate) (peer.Identity, error) {
 	var role uint8
 	if _, err := fmt.Sscan(c.Subject.OrganizationalUnit[0], &role); err != nil {
-		return Identity{}, err
+		return peer.Identity{}, err
 	}
-	return Identity{
+	return peer.Identity{
 		Deployment: c.Subject.Organization[0], City: zone.City(c.Subject.Locality[0]),
-		Role: zone.Role(role), Node: zone.Node(c.Subject.CommonName),
+		Role: zone.Role(role), Name: zone.Node(c.Subject.CommonName),
 	}, nil
 }
 
@@ -173,7 +174,7 @@ type node struct {
 func (w *world) start(name zone.Node, city zone.City, incarnation record.Incarnation, handle func(context.Context, *Session), change func(*Options)) *node {
 	w.t.Helper()
 	sock := w.socket()
-	conf := w.ca.issue(w.t, Identity{Deployment: testDeployment, City: city, Role: zone.RoleRouter, Node: name})
+	conf := w.ca.issue(w.t, peer.Identity{Deployment: testDeployment, City: city, Role: zone.RoleRouter, Name: name})
 	if handle == nil {
 		handle = func(ctx context.Context, s *Session) { echo(ctx, s) }
 	}

@@ -1,0 +1,210 @@
+package egress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+var _ flow.Dialer = (*Egress)(nil)
+
+// RouterInfo is a router of this city as gossip knows it.
+type RouterInfo struct {
+	Node     zone.Node
+	Addr     string // host:port of in-city TCP
+	Draining bool
+}
+
+// Options tells an Egress what to be.
+type Options struct {
+	City     zone.City // of this broker
+	Topology func() *zone.Topology
+	// Routers returns the living routers of this city. Those of the topology are
+	// tried behind them, so that a city without gossip is not cut off. Nil means
+	// none.
+	Routers func() []RouterInfo
+	// Broker returns the address of a broker of this city when gossip knows one
+	// that is newer than the topology's; empty = it does not. Nil means never.
+	Broker func(zone.Node) string
+	Pool   PoolOptions
+}
+
+// Error says why there is no stream.
+type Error struct {
+	City  zone.City
+	Group zone.Group
+	Code  wire.Code
+	Err   error // may be nil
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("egress: to group %s in %s: %s", e.Group, e.City, e.Code)
+	}
+	return fmt.Sprintf("egress: to group %s in %s: %s: %v", e.Group, e.City, e.Code, e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Egress opens streams for a broker's flows; it implements flow.Dialer.
+type Egress struct {
+	o    Options
+	pool *Pool
+}
+
+// New returns an Egress; call Run to end it.
+func New(o Options) *Egress {
+	if o.Routers == nil {
+		o.Routers = func() []RouterInfo { return nil }
+	}
+	if o.Broker == nil {
+		o.Broker = func(zone.Node) string { return "" }
+	}
+	return &Egress{o: o, pool: NewPool(o.Pool)}
+}
+
+// Run serves until ctx ends, then closes every connection.
+func (e *Egress) Run(ctx context.Context) error { return e.pool.Run(ctx) }
+
+// Open implements flow.Dialer. It fails with an *Error, or with the context's
+// error. Routers are tried in the order of the session's rendezvous hash.
+func (e *Egress) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.Stream, error) {
+	fail := func(code wire.Code, err error) error {
+		return &Error{City: leg.City, Group: leg.Group, Code: code, Err: err}
+	}
+	top := e.o.Topology()
+	if leg.City == e.o.City {
+		g := top.FindGroup(leg.Group)
+		if g == nil || g.Zone.City.Name != leg.City {
+			return nil, fail(wire.CodeUnknownGroup, nil)
+		}
+		return e.direct(ctx, g, leg, session)
+	}
+	var errs []error
+	for _, r := range e.candidates(top, leg, session) {
+		s, err := e.pool.Open(ctx, e.through(r, leg), session)
+		if err == nil {
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		errs = append(errs, fmt.Errorf("router %s: %w", r.Node, err))
+	}
+	return nil, fail(wire.CodeNoRoute, errors.Join(errs...))
+}
+
+// direct opens a stream to a broker of this city. The first node that answers
+// gets the session; one that is not the master says so.
+func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, session uint64) (wire.Stream, error) {
+	var errs []error
+	for _, n := range g.Nodes {
+		addr := e.o.Broker(n.Name)
+		if addr == "" {
+			addr = n.Peer
+		}
+		t := Target{Node: n.Name, Role: zone.RoleBroker, City: leg.City, Group: leg.Group, Class: leg.Flow.Class, Addr: addr}
+		s, err := e.pool.Open(ctx, t, session)
+		if err == nil {
+			return s, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
+	}
+	return nil, &Error{City: leg.City, Group: leg.Group, Code: wire.CodeNoRoute, Err: errors.Join(errs...)}
+}
+
+func (e *Egress) through(r RouterInfo, leg flow.Leg) Target {
+	return Target{Node: r.Node, Role: zone.RoleRouter, City: leg.City, Class: leg.Flow.Class, Addr: r.Addr}
+}
+
+// candidates returns the routers to try, in order: living ones that are not
+// backing off, then the topology's that gossip does not know, by rendezvous
+// hash within each part.
+func (e *Egress) candidates(top *zone.Topology, leg flow.Leg, session uint64) []RouterInfo {
+	known := e.o.Routers()
+	living := slices.DeleteFunc(slices.Clone(known), func(r RouterInfo) bool { return r.Draining })
+	var rest []RouterInfo
+	if city := top.FindCity(e.o.City); city != nil {
+		for _, n := range city.Routers {
+			if !slices.ContainsFunc(known, func(r RouterInfo) bool { return r.Node == n.Name }) {
+				rest = append(rest, RouterInfo{Node: n.Name, Addr: n.Peer})
+			}
+		}
+	}
+	rank := func(rs []RouterInfo) {
+		Rank(rs, session, func(r RouterInfo) zone.Node { return r.Node })
+		slices.SortStableFunc(rs, func(a, b RouterInfo) int {
+			return ill(e.pool, e.through(a, leg)) - ill(e.pool, e.through(b, leg))
+		})
+	}
+	rank(living)
+	rank(rest)
+	return append(living, rest...)
+}
+
+func ill(p *Pool, t Target) int {
+	if p.Healthy(t) {
+		return 0
+	}
+	return 1
+}
+
+// RouterGone ends every stream through the router at once, so that its flows
+// move. Call it when gossip declares the router dead.
+func (e *Egress) RouterGone(node zone.Node) { e.pool.Drop(node) }
+
+// RoutersChanged drops the connections to routers that gossip does not list any
+// more, if it lists another: a broker that has lost everybody keeps what works.
+// Call it when the list of routers may have changed.
+func (e *Egress) RoutersChanged() {
+	living := e.o.Routers()
+	if !slices.ContainsFunc(living, func(r RouterInfo) bool { return !r.Draining }) {
+		return
+	}
+	for _, node := range e.pool.Nodes(zone.RoleRouter) {
+		if !slices.ContainsFunc(living, func(r RouterInfo) bool { return r.Node == node }) {
+			e.pool.Drop(node)
+		}
+	}
+}
+
+// Status returns the connections.
+func (e *Egress) Status() []ConnStatus { return e.pool.Status() }
+
+// Rank sorts by rendezvous hash: the order is the same wherever it is computed,
+// spreads the keys evenly, and taking an item out moves only the keys for which
+// it came first.
+func Rank[T any](items []T, key uint64, node func(T) zone.Node) {
+	slices.SortFunc(items, func(a, b T) int {
+		x, y := score(key, node(a)), score(key, node(b))
+		switch {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		}
+		return 0
+	})
+}
+
+// score mixes a key and a name; the finalizer is that of MurmurHash3.
+func score(key uint64, node zone.Node) uint64 {
+	h := xxhash.Sum64String(string(node)) ^ key
+	h ^= h >> 33
+	h *= 0xff51afd7ed558ccd
+	h ^= h >> 33
+	h *= 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

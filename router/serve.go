@@ -1,0 +1,181 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// ServePeer relays a session that a broker of this city has opened, until it
+// ends. It closes the stream. The in-city listener calls it, once a stream, in a
+// goroutine of its own.
+func (r *Router) ServePeer(ctx context.Context, s wire.Stream) {
+	r.serve(ctx, newEnd(s, false), true)
+}
+
+// serveLink relays a session that a router of another city has opened.
+func (r *Router) serveLink(ctx context.Context, s *link.Session) {
+	r.serve(ctx, newEnd(s, true), false)
+}
+
+// serve reads the first frame, opens the way on and relays.
+func (r *Router) serve(ctx context.Context, origin *end, outbound bool) {
+	if x := r.enter(); x != nil {
+		r.turnAway(ctx, origin, x)
+		return
+	}
+	defer r.leave()
+	// A session ends with the router as well as with its listener.
+	ctx, cancel := r.bound(ctx)
+	defer cancel()
+	first, open, err := r.first(ctx, origin)
+	if err != nil {
+		_ = origin.stream.Close(codeOf(err))
+		return
+	}
+	x := judge(r.o.Topology(), r.city, first, &open, outbound)
+	var dest *end
+	if x == nil {
+		if outbound {
+			dest, x = r.across(first, &open)
+		} else {
+			dest, x = r.toBroker(ctx, first, &open)
+		}
+	}
+	if x != nil {
+		r.refuse(origin, first, x)
+		return
+	}
+	other := open.City
+	if !outbound {
+		other = open.OriginCity
+		if l, ok := origin.stream.(*link.Session); ok {
+			other = l.City() // not what a payload says
+		}
+	}
+	sess := &session{number: first.Session, city: other, class: first.Class, origin: origin, dest: dest}
+	r.relayFrom(ctx, sess, first)
+}
+
+// relayFrom passes the first frame on and relays the rest.
+func (r *Router) relayFrom(ctx context.Context, s *session, first wire.Frame) {
+	r.mu.Lock()
+	r.sessions[s] = struct{}{}
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		delete(r.sessions, s)
+		r.mu.Unlock()
+	}()
+	r.opened.Add(1)
+	if err := s.dest.send(first); err != nil {
+		s.close(codeOf(err))
+		return
+	}
+	r.relay(ctx, s)
+}
+
+// bound returns a context that ends with ctx and with Run's.
+func (r *Router) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	r.mu.Lock()
+	life := r.life
+	r.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	if life == nil {
+		cancel()
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(life, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// first reads the frame that says where the session goes.
+func (r *Router) first(ctx context.Context, origin *end) (wire.Frame, wire.Open, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.o.Limits.FirstOpen)
+	defer cancel()
+	f, err := origin.stream.Recv(ctx)
+	if err != nil {
+		return f, wire.Open{}, err
+	}
+	if f.Type != wire.TypeOpen {
+		return f, wire.Open{}, &wire.FrameError{Type: f.Type, Code: wire.CodeUnsupported, Field: "type", Err: errFirst}
+	}
+	o, err := wire.ParseOpen(f.Payload)
+	return f, o, err
+}
+
+var errFirst = errors.New("a session that passes a router begins with open")
+
+// across opens a stream to a router of the destination's city.
+func (r *Router) across(f wire.Frame, o *wire.Open) (*end, *refusal) {
+	draining := make(map[zone.Node]bool)
+	for _, m := range r.o.Peers.Routers() {
+		draining[m.Node] = m.Draining
+	}
+	var hops []hop
+	for _, n := range r.o.Topology().FindCity(o.City).Routers {
+		_, up := r.links.Up(n.Name, f.Class)
+		hops = append(hops, hop{node: n.Name, up: up, draining: draining[n.Name]})
+	}
+	code, text := wire.CodeNoRoute, fmt.Sprintf("no link to any of %d routers of %s", len(hops), o.City)
+	for _, node := range choose(f.Session, hops) {
+		s, err := r.links.Open(node, f.Class, f.Session)
+		if err == nil {
+			return newEnd(s, true), nil
+		}
+		code, text = codeOf(err), fmt.Sprintf("link to %s: %v", node, err)
+	}
+	return nil, refuse(code, "%s", text)
+}
+
+// toBroker opens a stream to a broker of the destination group. The first node
+// that answers gets the session; one that is not the master says so itself.
+func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end, *refusal) {
+	addrs := make(map[zone.Node]string)
+	for _, m := range r.o.Peers.City() {
+		addrs[m.Node] = m.Peer
+	}
+	var errs []error
+	for _, n := range r.o.Topology().FindGroup(o.Group).Nodes {
+		addr := addrs[n.Name]
+		if addr == "" {
+			addr = n.Peer
+		}
+		s, err := r.brokers.Open(ctx, egress.Target{
+			Node: n.Name, Role: zone.RoleBroker, City: r.city, Group: o.Group, Class: f.Class, Addr: addr,
+		}, f.Session)
+		if err == nil {
+			return newEnd(s, false), nil
+		}
+		errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
+	}
+	return nil, refuse(wire.CodeNoRoute, "group %s: %v", o.Group, errors.Join(errs...))
+}
+
+// refuse answers the first frame with no and ends the session.
+func (r *Router) refuse(origin *end, f wire.Frame, x *refusal) {
+	r.refused.Add(1)
+	r.log.Debug("session refused", "code", x.code.String(), "err", x.text)
+	_ = origin.send(x.frame(f))
+	_ = origin.stream.Close(x.code)
+}
+
+// turnAway refuses a session without a place. Its first frame is read so that
+// the answer can name the session; the listener bounds how many wait here.
+func (r *Router) turnAway(ctx context.Context, origin *end, x *refusal) {
+	f, _, err := r.first(ctx, origin)
+	if err != nil {
+		r.refused.Add(1)
+		_ = origin.stream.Close(x.code)
+		return
+	}
+	r.refuse(origin, f, x)
+}

@@ -1,0 +1,151 @@
+package router
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/router/link"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// CityStatus is what goes on with another city.
+type CityStatus struct {
+	City      zone.City
+	Up        int // links that take sessions
+	Links     int
+	Sessions  int           // relayed here
+	RTT       time.Duration // least of the links; 0 = not measured
+	FramesIn  uint64        // relayed from the city, since the start
+	FramesOut uint64        // relayed to it
+	BytesIn   uint64        // payload
+	BytesOut  uint64
+	WireIn    uint64 // on the links, headers of UDP and IP included
+	WireOut   uint64
+}
+
+// Status is what is known of a router.
+type Status struct {
+	Node     zone.Node
+	City     zone.City
+	Epoch    zone.Epoch
+	Draining bool
+	Sessions int
+	Opened   uint64 // sessions relayed since the start
+	Refused  uint64 // sessions refused since the start
+	Cities   []CityStatus
+	Links    []link.Status
+	Brokers  []egress.ConnStatus
+}
+
+// Status returns what is known now, sorted by names.
+func (r *Router) Status() Status {
+	s := Status{
+		Node: r.o.Node, City: r.city, Epoch: r.o.Topology().Epoch, Draining: r.draining.Load(),
+		Opened: r.opened.Load(), Refused: r.refused.Load(),
+		Links: r.links.Status(), Brokers: r.brokers.Status(),
+	}
+	slices.SortFunc(s.Links, func(a, b link.Status) int {
+		return cmp.Or(cmp.Compare(a.City, b.City), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Class, b.Class))
+	})
+	cities := make(map[zone.City]*CityStatus)
+	city := func(name zone.City) *CityStatus {
+		c := cities[name]
+		if c == nil {
+			c = &CityStatus{City: name}
+			cities[name] = c
+		}
+		return c
+	}
+	for _, l := range s.Links {
+		c := city(l.City)
+		c.Links++
+		if l.State == link.StateUp {
+			c.Up++
+		}
+		if l.RTT > 0 && (c.RTT == 0 || l.RTT < c.RTT) {
+			c.RTT = l.RTT
+		}
+		c.WireIn += l.Traffic.BytesIn
+		c.WireOut += l.Traffic.BytesOut
+	}
+	r.mu.Lock()
+	s.Sessions = len(r.sessions)
+	for x := range r.sessions {
+		city(x.city).Sessions++
+	}
+	for name, t := range r.traffic {
+		c := city(name)
+		c.FramesIn, c.FramesOut = t.framesIn.Load(), t.framesOut.Load()
+		c.BytesIn, c.BytesOut = t.bytesIn.Load(), t.bytesOut.Load()
+	}
+	r.mu.Unlock()
+	for _, c := range cities {
+		s.Cities = append(s.Cities, *c)
+	}
+	slices.SortFunc(s.Cities, func(a, b CityStatus) int { return cmp.Compare(a.City, b.City) })
+	return s
+}
+
+// measure registers the metrics; they are read from Status when asked for.
+func (r *Router) measure(m metric.Meter) error {
+	var first error
+	gauge := func(name, unit, text string) metric.Int64ObservableGauge {
+		g, err := m.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(text))
+		first = cmp.Or(first, err)
+		return g
+	}
+	counter := func(name, unit, text string) metric.Int64ObservableCounter {
+		c, err := m.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(text))
+		first = cmp.Or(first, err)
+		return c
+	}
+	sessions := gauge("mqrouter.router.sessions", "{session}", "Sessions that are being relayed.")
+	opened := counter("mqrouter.router.sessions.opened", "{session}", "Sessions relayed since the start.")
+	refused := counter("mqrouter.router.sessions.refused", "{session}", "Sessions refused since the start.")
+	up := gauge("mqrouter.link.up", "1", "1 when the link takes sessions.")
+	rtt := gauge("mqrouter.link.rtt", "us", "Smoothed round trip of probes.")
+	reconnects := counter("mqrouter.link.reconnects", "{connection}", "Connections that replaced a lost one.")
+	wireBytes := counter("mqrouter.link.wire", "By", "Bytes on the wire, headers of UDP and IP included.")
+	lost := counter("mqrouter.link.packets.lost", "{packet}", "Packets that loss detection declared lost.")
+	payload := counter("mqrouter.router.payload", "By", "Payload bytes relayed.")
+	if first != nil {
+		return first
+	}
+	in, out := attribute.String("direction", "in"), attribute.String("direction", "out")
+	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		s := r.Status()
+		o.ObserveInt64(sessions, int64(s.Sessions))
+		o.ObserveInt64(opened, int64(s.Opened))
+		o.ObserveInt64(refused, int64(s.Refused))
+		for _, l := range s.Links {
+			attrs := []attribute.KeyValue{
+				attribute.String("city", string(l.City)), attribute.String("peer", string(l.Node)),
+				attribute.Int("class", int(l.Class)),
+			}
+			all := metric.WithAttributes(attrs...)
+			is := int64(0)
+			if l.State == link.StateUp {
+				is = 1
+			}
+			o.ObserveInt64(up, is, all)
+			o.ObserveInt64(rtt, l.RTT.Microseconds(), all)
+			o.ObserveInt64(reconnects, int64(l.Reconnects), all)
+			o.ObserveInt64(lost, int64(l.Traffic.PacketsLost), all)
+			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesIn), all, metric.WithAttributes(in))
+			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesOut), all, metric.WithAttributes(out))
+		}
+		for _, c := range s.Cities {
+			city := attribute.String("city", string(c.City))
+			o.ObserveInt64(payload, int64(c.BytesIn), metric.WithAttributes(city, in))
+			o.ObserveInt64(payload, int64(c.BytesOut), metric.WithAttributes(city, out))
+		}
+		return nil
+	}, sessions, opened, refused, up, rtt, reconnects, wireBytes, lost, payload)
+	return err
+}
