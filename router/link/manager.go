@@ -41,6 +41,7 @@ type Manager struct {
 	links  map[Key]*link // guarded by mu
 	wanted map[zone.Node]Peer
 	drain  bool // guarded by mu
+	over   bool // guarded by mu; Run is returning
 }
 
 // New checks the options. Nothing is sent before Run.
@@ -87,7 +88,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	err = m.acceptLoop(ctx, ln)
 	cancel()
 	m.mu.Lock()
-	m.run = nil
+	m.run, m.over = nil, true
 	m.mu.Unlock()
 	close(m.stopping)
 	m.loops.Wait()
@@ -112,7 +113,7 @@ func (m *Manager) linkLocked(key Key, city zone.City) (*link, error) {
 	if l := m.links[key]; l != nil {
 		return l, nil
 	}
-	if m.started.Load() && m.run == nil {
+	if m.over {
 		return nil, refused(wire.CodeShutdown, "stopping")
 	}
 	l := newLink(m, key, city, time.Now())
