@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -83,6 +84,10 @@ func codeOf(err error) wire.Code {
 		return f.Code
 	case errors.As(err, &c):
 		return c.Code
+	case errors.Is(err, context.DeadlineExceeded):
+		return wire.CodeTimeout
+	case errors.Is(err, errNothing):
+		return wire.CodeOK
 	}
 	return wire.CodeInternal
 }

@@ -147,7 +147,9 @@ type Sink interface {
 	// Land appends the landing. It judges each record (topic known, size,
 	// residency, hops) and settles those it cannot accept as parked. It returns
 	// at once; done is called exactly once, in order per flow, when the landing
-	// is committed and folded (nil) or was refused. ErrHeld (wrapped, with the
+	// is committed and folded (nil) or was refused; it is not called when Land
+	// itself returns an error, does not block, and may be called before Land
+	// returns. ErrHeld (wrapped, with the
 	// reason) when it cannot take it now: disk full, or the record's route
 	// epoch is ahead of this node's topology; nothing was settled then. The
 	// receiver hands over the same landing again later, before any other of the

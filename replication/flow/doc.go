@@ -1,0 +1,44 @@
+// Package flow moves the records of a broker group to other groups: the only
+// way on which a record leaves its group.
+//
+// It owns the session protocol of a flow over a wire.Stream: numbering is the
+// origin's, settlement the destination's, and this package sees to it that the
+// two agree. It never keeps a record: the origin's log (Source) and the
+// destination's (Sink) do, so that any process between or around them may die.
+//
+//	Source --- Outbox: one lane a leg            Inbox: one session a flow --- Sink
+//	              sender (pure)  --- wire.Stream ---  receiver (pure)
+//	                                Open -->
+//	                                                <-- Accept (next, fingerprint, outcomes, credit)
+//	            Batch, Skip, Gap, Probe -->
+//	                                                <-- Ack (committed prefix, outcomes, credit)
+//
+// sender and receiver are state machines without clock, network or randomness:
+// a state, an event and the time go in, decisions come out. reconcile and
+// verify decide where a session begins when origin or destination came back
+// from a crash, a wipe or an old copy.
+//
+// # Promises
+//
+//   - A number counts as settled at the origin only after an Ack, and an Ack
+//     names only what the destination has committed.
+//   - Numbers of a flow are handed to the Sink in order, each once, whatever
+//     sessions come and go: the newest session of a flow supersedes the older,
+//     whose landings are waited for before the newer begins.
+//   - A record that cannot land is settled with another outcome by the Sink and
+//     stops nothing behind it.
+//   - Origin and destination that disagree about what a number is are refused as
+//     diverged, counted and logged on every attempt; nothing is reset silently.
+//   - What waits in memory at a destination is bounded by one budget for all
+//     flows; what an origin holds is one batch a lane and a bounded cache.
+//
+// What is not built is refused as unsupported, never ignored: the outcome
+// moved, dictionaries, unknown codecs, frames of readers of landings.
+//
+// # Goroutines
+//
+// Outbox.Run starts one goroutine a leg (lane) that has something to send, and
+// one more for each open session (reading its stream). Inbox.Serve runs on its
+// caller's goroutine and starts two (reading, writing). All are joined before
+// Run and Serve return. Callbacks of Sink.Land never block.
+package flow

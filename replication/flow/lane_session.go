@@ -1,0 +1,344 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+)
+
+// frameQueue is how many frames may wait for a lane: at least as many as a
+// destination sends while the lane is blocked in one Send, since a destination
+// joins Acks that cannot leave.
+const frameQueue = 16
+
+// settleRetry is how soon a settlement that the source could not record is
+// offered again.
+const settleRetry = 200 * time.Millisecond
+
+// conn is the open session of a lane.
+type conn struct {
+	id       uint64
+	stream   wire.Stream
+	frames   chan wire.Frame
+	failed   chan error // capacity 1: why reading ended
+	grew     <-chan struct{}
+	settleAt time.Time // when to offer the pending settlement again; zero = at once
+	seal     bool      // Seal is to be sent
+}
+
+// session opens a session and sends until it ends.
+func (l *lane) session(ctx context.Context) (err error) {
+	state, ok := l.src.Origin(l.leg.Flow)
+	if !ok {
+		return errNothing
+	}
+	cursor, at := l.src.Cursor(l.leg)
+	seal := l.o.sealWanted(l.leg)
+	if state.Head <= cursor && !l.behind && !seal {
+		return errNothing
+	}
+	l.state = state
+	l.setState(StateOpening, wire.CodeOK, "")
+	now := time.Now()
+	l.s.start(now, l.lim, state.Head, cursor)
+	c := &conn{id: l.rng.Uint64() | 1, frames: make(chan wire.Frame, frameQueue), failed: make(chan error, 1), seal: seal}
+
+	dialCtx, cancel := context.WithTimeout(ctx, l.lim.OpenTimeout)
+	c.stream, err = l.o.dialer.Open(dialCtx, l.leg, c.id)
+	cancel()
+	if err != nil {
+		return err
+	}
+	runCtx, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.failed <- l.receive(runCtx, c)
+	}()
+	defer func() {
+		code := codeOf(err)
+		if ctx.Err() != nil {
+			code = wire.CodeShutdown
+		}
+		stop()
+		_ = c.stream.Close(code) // its error says nothing that the session's end does not
+		<-done
+		if l.s.phase != phaseOpening {
+			l.behind = l.s.backlog()
+		}
+	}()
+	if err := l.sendOpen(runCtx, c, cursor); err != nil {
+		return err
+	}
+	return l.stream(runCtx, c, &origin{state: state, cursor: cursor, at: at, lookup: func(n uint64) (Fingerprint, bool) {
+		return l.src.FingerprintAt(l.leg.Flow, n)
+	}})
+}
+
+// receive passes the session's frames on until the stream ends.
+func (l *lane) receive(ctx context.Context, c *conn) error {
+	for {
+		f, err := c.stream.Recv(ctx)
+		if err != nil {
+			return err
+		}
+		if f.Session != c.id {
+			l.met.stray()
+			continue
+		}
+		select {
+		case c.frames <- f:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// stream is the loop of an open session.
+func (l *lane) stream(ctx context.Context, c *conn, own *origin) error {
+	timer := time.NewTimer(l.lim.OpenTimeout)
+	defer timer.Stop()
+	for {
+		if err := l.takeFrames(ctx, c, own); err != nil {
+			return err
+		}
+		l.record(ctx, c)
+		if l.s.phase == phaseStreaming {
+			if c.seal {
+				c.seal = false
+				p := wire.Seal{Flow: l.leg.Flow}
+				if err := l.send(ctx, c, wire.TypeSeal, p.Append(l.payload[:0])); err != nil {
+					return err
+				}
+			}
+			sent, err := l.sendNext(ctx, c)
+			if err != nil {
+				return err
+			}
+			if sent {
+				continue
+			}
+		}
+		if err := l.pause(ctx, c, own, timer); err != nil {
+			return err
+		}
+	}
+}
+
+// takeFrames handles what has arrived, without waiting.
+func (l *lane) takeFrames(ctx context.Context, c *conn, own *origin) error {
+	for {
+		select {
+		case f := <-c.frames:
+			if err := l.handle(ctx, c, own, f); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// pause waits for the next event: a frame, new records, a timer, a seal.
+func (l *lane) pause(ctx context.Context, c *conn, own *origin, timer *time.Timer) error {
+	now := time.Now()
+	probe, end := l.s.tick(now)
+	switch {
+	case end != nil && end.Code == wire.CodeOK:
+		return errNothing
+	case end != nil:
+		return end
+	case probe:
+		p := l.s.probe(now, l.rng.Uint64())
+		if err := l.send(ctx, c, wire.TypeProbe, p.Append(l.payload[:0])); err != nil {
+			return err
+		}
+	}
+	l.publish()
+	due := l.s.due()
+	if !c.settleAt.IsZero() && c.settleAt.Before(due) {
+		due = c.settleAt
+	}
+	timer.Reset(max(due.Sub(now), time.Millisecond))
+	if l.s.phase == phaseStreaming && l.s.next > l.s.head {
+		if c.grew == nil {
+			c.grew = l.src.Wait(l.leg.Flow, l.s.head)
+		}
+	} else {
+		c.grew = nil
+	}
+	select {
+	case f := <-c.frames:
+		return l.handle(ctx, c, own, f)
+	case <-c.grew:
+		c.grew = nil
+		return l.look()
+	case <-timer.C:
+		return nil
+	case <-l.sealC:
+		c.seal = l.o.sealWanted(l.leg)
+		return nil
+	case err := <-c.failed:
+		// What arrived before the end still counts.
+		if more := l.takeFrames(ctx, c, own); more != nil {
+			return more
+		}
+		l.record(ctx, c)
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// look asks the source for the flow's numbers again.
+func (l *lane) look() error {
+	state, ok := l.src.Origin(l.leg.Flow)
+	if !ok {
+		return errNothing
+	}
+	l.state = state
+	l.s.grown(time.Now(), state.Head)
+	return nil
+}
+
+// record hands what is settled to the source. A failure keeps it for later.
+func (l *lane) record(ctx context.Context, c *conn) {
+	p := &l.s.pending
+	if p.Through == 0 && len(p.Outcomes) == 0 {
+		return
+	}
+	if !c.settleAt.IsZero() && time.Now().Before(c.settleAt) {
+		return
+	}
+	if err := l.src.Settle(ctx, l.leg, *p); err != nil {
+		if ctx.Err() == nil && c.settleAt.IsZero() {
+			l.log.Warn("settlement not recorded, trying again", "err", err)
+		}
+		c.settleAt = time.Now().Add(settleRetry)
+		return
+	}
+	c.settleAt = time.Time{}
+	l.met.settled(p)
+	l.s.recorded()
+}
+
+// handle takes one frame of the destination.
+func (l *lane) handle(ctx context.Context, c *conn, own *origin, f wire.Frame) error {
+	if f.Flags&wire.FlagsRequired != 0 {
+		return refused(wire.CodeUnsupported, "required flags %04x of a %s frame", f.Flags, f.Type)
+	}
+	switch f.Type {
+	case wire.TypeAck:
+		if err := l.ackFrame.Decode(f.Payload); err != nil {
+			return err
+		}
+		if err := l.s.ack(time.Now(), &l.ackFrame); err != nil {
+			return err
+		}
+		return l.progressed()
+	case wire.TypeAccept:
+		a, err := wire.ParseAccept(f.Payload)
+		if err != nil {
+			return err
+		}
+		return l.accepted(c, own, &a)
+	case wire.TypeProbeReply:
+		p, err := wire.ParseProbeReply(f.Payload)
+		if err != nil {
+			return err
+		}
+		l.s.reply(time.Now(), &p)
+		return nil
+	case wire.TypeSealed:
+		p, err := wire.ParseSealed(f.Payload)
+		if err != nil {
+			return err
+		}
+		return l.sealed(ctx, c, p.Through)
+	case wire.TypeRefuse:
+		p, err := wire.ParseRefuse(f.Payload)
+		if err != nil {
+			return err
+		}
+		return &retryError{&RefusedError{Code: p.Code, Text: p.Text}, p.RetryAfter}
+	case wire.TypeDrain:
+		return &drainError{}
+	case wire.TypeEnd:
+		p, err := wire.ParseEnd(f.Payload)
+		if err != nil {
+			return err
+		}
+		return &RefusedError{Code: p.Code, Text: p.Text}
+	}
+	return refused(wire.CodeUnsupported, "a %s frame from a destination", f.Type)
+}
+
+// progressed ends a session whose next record needs a larger window.
+func (l *lane) progressed() error {
+	l.drained = false
+	if l.s.stuck() {
+		return l.larger()
+	}
+	return nil
+}
+
+// larger ends the session so that the next one asks for a window that has room
+// for the next record.
+func (l *lane) larger() error {
+	l.maxRecord = uint32(l.s.need)
+	return &retryError{refused(wire.CodeOK, "a record of %d bytes needs a larger window", l.s.need), 0}
+}
+
+// accepted compares the destination's claims with the origin's knowledge.
+func (l *lane) accepted(c *conn, own *origin, a *wire.Accept) error {
+	if a.Group != l.leg.Group {
+		return refused(wire.CodeWrongIdentity, "group %q answered", a.Group)
+	}
+	if err := own.verify(a); err != nil {
+		return err
+	}
+	rewound, err := l.s.accept(time.Now(), a)
+	if err != nil {
+		return err
+	}
+	if l.dest != 0 && l.dest != a.Incarnation {
+		l.log.Warn("destination has a new store", "was", fmt.Sprintf("%x", l.dest), "is", fmt.Sprintf("%x", a.Incarnation))
+	}
+	l.dest = a.Incarnation
+	if rewound > 0 {
+		l.met.rewound(rewound)
+		l.log.Warn("destination lost numbers, sending again", "next", a.Next, "cursor", own.cursor)
+	}
+	if a.Orphans != (wire.Range{}) {
+		l.met.orphans(a.Orphans)
+		l.log.Warn("destination keeps numbers that this origin lost", "first", a.Orphans.First, "through", a.Orphans.Through)
+	}
+	l.met.opened()
+	l.setState(StateStreaming, wire.CodeOK, "")
+	l.mu.Lock()
+	l.status.Session, l.status.Incarnation = c.id, a.Incarnation
+	l.mu.Unlock()
+	return nil
+}
+
+// sealed takes the answer to Seal, or the news that the flow is sealed.
+func (l *lane) sealed(ctx context.Context, c *conn, through uint64) error {
+	if l.s.phase == phaseOpening || through >= l.s.next {
+		return refused(wire.CodeMalformed, "sealed through %d, which was not sent", through)
+	}
+	if through != l.s.acked {
+		return refused(wire.CodeMalformed, "sealed through %d before its outcomes were told", through)
+	}
+	l.record(ctx, c)
+	if p := &l.s.pending; p.Through != 0 {
+		return errors.New("flow: settlement before a seal was not recorded")
+	}
+	l.s.phase = phaseSealed
+	l.publish()
+	l.o.sealDone(l.leg, through)
+	l.log.Warn("flow is sealed at its destination", "settled", through)
+	return refused(wire.CodeOK, "sealed through %d", through)
+}

@@ -1,0 +1,82 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+)
+
+// Limits bounds what flows hold and wait for. The zero value of each field
+// stands for the default named beside it. Origin and destination may differ.
+type Limits struct {
+	// BatchNumbers is the fixed number boundary: a batch never crosses a
+	// multiple of it. At most wire.MaxCount. Default 512.
+	BatchNumbers int
+	// BatchBytes is where a batch is cut by its uncompressed data. A batch of
+	// one record may be larger. Default 512 KiB: 4 ms on a link of 1 Gbit/s.
+	BatchBytes int
+	// InFlight is the number of unacknowledged batches above which only full
+	// ones are sent, so that a fast flow packs more into each. Default 256.
+	InFlight int
+	// CacheBytes bounds the compressed batches kept for the other legs of a
+	// channel. Default 16 MiB.
+	CacheBytes int
+	// MemoryBytes bounds the data of all flows that a destination has granted
+	// credit for or holds. Default 128 MiB.
+	MemoryBytes int64
+	// MinWindow is the credit that every session gets, MaxWindow what one can
+	// grow to. Defaults 256 KiB and 16 MiB (100 MB/s over 160 ms).
+	MinWindow, MaxWindow int64
+	// NumberWindow is how many numbers may be unsettled. Default 65,536.
+	NumberWindow int
+
+	// OpenTimeout covers dial, TLS, greeting, Open and Accept. Default 3 s.
+	OpenTimeout time.Duration
+	// StallTimeout is how long a session with backlog may go without progress
+	// unless the destination says that it is held. Default 5 s.
+	StallTimeout time.Duration
+	// ProbeEvery is the interval of probes while there is backlog, and of
+	// repeated credit. Default 500 ms.
+	ProbeEvery time.Duration
+	// IdleTimeout is when a session without backlog closes. Default 30 s.
+	IdleTimeout time.Duration
+	// MaxBackoff bounds the wait between two attempts to open a session, full
+	// jitter included. Default and maximum 500 ms.
+	MaxBackoff time.Duration
+	// HeldRetry is how often a held destination is asked again. Default 100 ms.
+	HeldRetry time.Duration
+	// SettleWait is how long a new session waits for the landings of the one
+	// that it supersedes. Default 2 s.
+	SettleWait time.Duration
+}
+
+// maxData is the largest data of one batch: the frame's payload less room for
+// the fields around it.
+const maxData = wire.MaxPayload - 64<<10
+
+func or[T int | int64 | time.Duration](v, def T) T {
+	if v <= 0 {
+		return def
+	}
+	return v
+}
+
+// withDefaults returns the limits with every zero field filled in.
+func (l Limits) withDefaults() Limits {
+	l.BatchNumbers = min(or(l.BatchNumbers, 512), wire.MaxCount)
+	l.BatchBytes = min(or(l.BatchBytes, 512<<10), maxData)
+	l.InFlight = or(l.InFlight, 256)
+	l.CacheBytes = or(l.CacheBytes, 16<<20)
+	l.MemoryBytes = or(l.MemoryBytes, 128<<20)
+	l.MinWindow = min(or(l.MinWindow, 256<<10), l.MemoryBytes)
+	l.MaxWindow = max(or(l.MaxWindow, 16<<20), l.MinWindow)
+	l.NumberWindow = or(l.NumberWindow, 1<<16)
+	l.OpenTimeout = or(l.OpenTimeout, 3*time.Second)
+	l.StallTimeout = or(l.StallTimeout, 5*time.Second)
+	l.ProbeEvery = or(l.ProbeEvery, 500*time.Millisecond)
+	l.IdleTimeout = or(l.IdleTimeout, 30*time.Second)
+	l.MaxBackoff = min(or(l.MaxBackoff, 500*time.Millisecond), 500*time.Millisecond)
+	l.HeldRetry = or(l.HeldRetry, 100*time.Millisecond)
+	l.SettleWait = or(l.SettleWait, 2*time.Second)
+	return l
+}
