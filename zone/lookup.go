@@ -17,6 +17,8 @@ type index struct {
 	zoneList    []*ZoneInfo // by ZoneInfo.Index
 	shardOwners []*ZoneInfo // by shard
 	activeGZone *ZoneInfo   // nil when the deployment has none
+
+	hot hot // what Resolve reads
 }
 
 // FindCity returns the city of that name, or nil.

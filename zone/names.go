@@ -15,11 +15,15 @@ type nameRule struct {
 	reason string // why the length is bounded; may be empty
 }
 
+// maxPlaceName bounds the names of the deployment, cities, zones, broker
+// groups and nodes, in bytes.
+const maxPlaceName = 40
+
 // The rules of names. Topics and consumer groups follow RocketMQ 5: 127 and
 // 120 characters of [%|a-zA-Z0-9_-], system names refused. The names of places
 // travel in certificates and in gossip metadata of 512 bytes.
 var (
-	placeName = nameRule{most: 40, check: reservedPlace, reason: "it travels in gossip metadata and certificates, which are small"}
+	placeName = nameRule{most: maxPlaceName, check: reservedPlace, reason: "it travels in gossip metadata and certificates, which are small"}
 	topicName = nameRule{most: 127, extra: "%|", check: reservedTopic, reason: "RocketMQ clients refuse longer ones"}
 
 	consumerGroupName = nameRule{most: 120, extra: "%|", check: reservedConsumerGroup,

@@ -20,6 +20,7 @@ func Parse(data []byte, name string) (*Topology, error) {
 	for _, t := range d.topo.Topics {
 		t.makeFaults()
 	}
+	d.topo.index.hot = makeHot(d.topo)
 	d.topo.Digest = digest(d.topo)
 	return d.topo, nil
 }

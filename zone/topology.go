@@ -33,23 +33,25 @@ type CityInfo struct {
 	MaxBody int // bytes; the largest message body that the city's routers pass on
 }
 
-// ZoneInfo describes a zone.
+// ZoneInfo describes a zone. What Resolve reads stands first, in one cache
+// line.
 type ZoneInfo struct {
-	Name          Zone
-	Index         int // position in Topology.Zones
-	City          *CityInfo
-	Kind          Kind
-	Active        bool // for a GZone: the one that receives RouteGlobal; true for other kinds
-	Groups        []*GroupInfo
-	InCityStandby *ZoneInfo // nil when none is declared
-	RemoteStandby *ZoneInfo // nil when none is declared
-	Shards        int       // how many user shards the zone owns; 0 unless an RZone
-	MaxBody       int       // bytes; the largest message body that the zone's brokers store
+	Name   Zone
+	Index  int // position in Topology.Zones
+	City   *CityInfo
+	Groups []*GroupInfo
 
 	// slots maps a slot to an index into Groups; nil when there is one group.
 	// Zones with the same division share one table, so that resolving among
 	// thousands of zones stays in the processor's cache.
 	slots *[Slots]uint16
+
+	Kind          Kind
+	Active        bool      // for a GZone: the one that receives RouteGlobal; true for other kinds
+	InCityStandby *ZoneInfo // nil when none is declared
+	RemoteStandby *ZoneInfo // nil when none is declared
+	Shards        int       // how many user shards the zone owns; 0 unless an RZone
+	MaxBody       int       // bytes; the largest message body that the zone's brokers store
 }
 
 // SlotOwner returns the broker group that owns the slot in this zone.
