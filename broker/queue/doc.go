@@ -1,29 +1,38 @@
 // Package queue keeps the numbered sequences that a broker's fold derives from
-// its log: the queues of topics and the numbers of flows. An Index says which
-// log position carries number i; a Store owns all indexes of a broker.
+// its log: the queues of topics and the numbers of flows. An [Index] says which
+// log position carries number i; a [Store] owns all indexes of a broker.
 //
 // The package never reads the log and never decides what belongs into an
-// index: everything it holds can be derived from the log again, so appends are
-// not synced one by one. The owner says when (Store.Sync, before a snapshot),
-// and after a restart cuts each index back to what its snapshot names
-// (Index.Truncate) and appends the rest again.
+// index: everything that it holds can be derived from the log again. So
+// appends are not synced one by one. The owner says when:
+//
+//   - For a snapshot it calls Store.Flush, notes Next of each index, calls
+//     Store.Sync (which may run beside further appends) and writes the
+//     snapshot when that returned nil.
+//   - After a restart it calls Store.Recover with what the snapshot says.
+//     Each index is cut back to that number, whatever a crash left behind it;
+//     the rest is appended again from the log. *CorruptError tells that the
+//     files hold less than the snapshot says; then Store.Recover(nil) and
+//     Index.Reset make room for deriving everything again.
 //
 // # Goroutines
 //
-// The package starts none. One goroutine at a time (the fold) calls the
-// writing methods: Append, Flush, Truncate, Reset, TrimBefore, Store.Flush and
-// Store.Delete. Any number of goroutines may call the reading methods meanwhile, and
-// Store.Sync as well. Reading what is still in memory takes no lock.
+// The package starts none. One goroutine at a time (the fold) calls what
+// writes: Index.Append, Flush, Truncate, Reset, TrimBefore, Store.Flush,
+// Recover and Delete. Any number of goroutines may read meanwhile, and call
+// Store.Sync. Reading what is still in memory takes no lock.
 //
 // # Ordering
 //
-// Positions ascend strictly inside an index. A reader that has seen number i
-// through Next sees every number from First to i.
+// Positions ascend strictly inside an index. Who has seen a number below Next
+// sees every entry from First up to it.
 //
 // # Bytes
 //
-// An index is a directory of segments named by their first number, 20 decimal
-// digits and ".idx". All integers are little endian.
+// All segments lie in one folder. A segment is a file named
+// "label.digest.first.idx": a readable part of the index's name, the first 16
+// bytes of the SHA-256 of the whole name in hex, and the segment's first
+// number in 20 decimal digits. Integers are little endian.
 //
 //	header, 512 bytes
 //	  0  magic "MQINDEX\n"
@@ -32,11 +41,13 @@
 //	 12  length of the name u16
 //	 14  zero u16
 //	 16  first number u64
-//	 24  name of the index, zero padded (at most 400 bytes)
-//	424  zero
+//	 24  name of the index (at most 400 bytes), then zeros
 //	508  CRC32C of bytes 0 to 507
-//	entry i - first, 16 bytes each, from byte 512 on
+//	entry of number n at 512 + 16 * (n - first)
 //	  0  position u64
 //	  8  size u32, never 0: a hole that a crash left in a file is told by it
 //	 12  hash u32
+//
+// An entry has no checksum of its own: what it points to has one, and a reader
+// of the log notices an entry that points elsewhere.
 package queue

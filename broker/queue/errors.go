@@ -10,17 +10,22 @@ import (
 // ErrClosed is returned by an index that was closed or deleted.
 var ErrClosed = errors.New("queue: index is closed")
 
+// ErrNotRecovered is returned by the writing calls of an index that was found
+// on disk and neither truncated nor reset since: what a crash left in it is
+// not known yet.
+var ErrNotRecovered = errors.New("queue: index was neither truncated nor reset since it was opened")
+
 // CorruptError reports files that do not hold what they should. The index can
 // be derived from the log again.
 type CorruptError struct {
-	Name   string // of the index; empty when it could not be read
-	Path   string // of the file or directory
+	Name   string // of the index
+	Path   string // of the file; empty when one is missing
 	Number uint64 // the number at which it was found
 	Reason string // constant text
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("queue: index %q is corrupt at number %d (%s): %s", e.Name, e.Number, e.Path, e.Reason)
+	return fmt.Sprintf("queue: index %q is corrupt at number %d (file %q): %s", e.Name, e.Number, e.Path, e.Reason)
 }
 
 // RangeError reports a number that the index does not hold.
@@ -31,7 +36,7 @@ type RangeError struct {
 }
 
 func (e *RangeError) Error() string {
-	return fmt.Sprintf("queue: index %q holds numbers %d to %d (exclusive), not %d", e.Name, e.First, e.Next, e.Number)
+	return fmt.Sprintf("queue: index %q holds the numbers from %d and below %d, not %d", e.Name, e.First, e.Next, e.Number)
 }
 
 // OrderError reports an append that would break the order of an index.
@@ -42,7 +47,7 @@ type OrderError struct {
 }
 
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("queue: index %q: entry at position %d of %d bytes does not follow position %d", e.Name, e.Got.Position, e.Got.Size, e.Last)
+	return fmt.Sprintf("queue: index %q: entry of %d bytes at position %d does not follow position %d", e.Name, e.Got.Size, e.Got.Position, e.Last)
 }
 
 // NameError reports a name that no index can have.
@@ -52,6 +57,15 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("queue: index name of %d bytes; 1 to %d are allowed", len(e.Name), maxName)
 }
 
-// maxName is the longest name of an index in bytes; it has its place in the
-// header of every segment.
-const maxName = 400
+// SyncError reports a sync that failed. The operating system may have dropped
+// what was written before, so that the store refuses every later sync with
+// the same error; what is in the files is checked at the next start.
+type SyncError struct {
+	Path string
+	Err  error
+}
+
+func (e *SyncError) Error() string { return "queue: sync " + e.Path + ": " + e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *SyncError) Unwrap() error { return e.Err }
