@@ -25,7 +25,7 @@ const (
 // Errors: ErrTrimmed, ErrBeyondEnd, *CorruptError (also when no entry begins at
 // the position), *OpError, ErrClosed.
 func (l *Log) ReadAt(pos record.Position, sizeHint int) (Entry, error) {
-	s, _, err := l.find(pos)
+	s, end, err := l.find(pos)
 	if err != nil {
 		return Entry{}, err
 	}
@@ -39,7 +39,7 @@ func (l *Log) ReadAt(pos record.Position, sizeHint int) (Entry, error) {
 	if sizeHint < frameLen || sizeHint > maxFrameSize {
 		sizeHint = readChunk
 	}
-	w := &window{seg: s, chunk: sizeHint}
+	w := &window{seg: s, chunk: sizeHint, limit: end}
 	f, payload, err := l.readFrame(w, pos)
 	switch {
 	case err != nil:
@@ -143,6 +143,7 @@ func (l *Log) Scan(ctx context.Context, from, to record.Position, fn func(Entry)
 		if w.seg != s {
 			w.seg, w.buf = s, w.buf[:0]
 		}
+		w.limit = end
 		if from, err = l.scanPart(ctx, w, from, end, fn); err != nil {
 			return err
 		}

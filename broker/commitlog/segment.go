@@ -127,6 +127,9 @@ func newSpare(fsys disk.FS, dir string, size int64) (disk.File, error) {
 type window struct {
 	seg   *segment
 	chunk int // bytes to read at once, at least
+	// limit is where reading ahead stops; 0 = nowhere. Bytes behind what is
+	// committed may change: they must not stay in the buffer.
+	limit record.Position
 	buf   []byte
 	start record.Position // of buf[0]
 }
@@ -138,7 +141,11 @@ func (w *window) at(pos record.Position, n int) ([]byte, error) {
 		off := int(pos - w.start)
 		return w.buf[off : off+n], nil
 	}
-	want := max(n, w.chunk)
+	want := w.chunk
+	if w.limit > pos {
+		want = int(min(record.Position(want), w.limit-pos))
+	}
+	want = max(n, want)
 	if cap(w.buf) < want {
 		w.buf = make([]byte, want)
 	}

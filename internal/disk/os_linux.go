@@ -25,8 +25,8 @@ func withFD(f *os.File, op string, fn func(fd int) error) error {
 	var inner error
 	if err := conn.Control(func(fd uintptr) {
 		inner = ignoringEINTR(func() error { return fn(int(fd)) })
-	}); err != nil {
-		return err
+	}); err != nil { // the only cause is that the file is closed
+		return &os.PathError{Op: op, Path: f.Name(), Err: os.ErrClosed}
 	}
 	if inner != nil {
 		return &os.PathError{Op: op, Path: f.Name(), Err: inner}
