@@ -2,66 +2,255 @@ package broker
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"path"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
 // Broker is one broker of a zone. Its methods are safe for concurrent use.
 type Broker struct {
-	topo  *zone.Topology
-	group *zone.GroupInfo
+	fs     disk.FS
+	dir    string
+	limits Limits
+	logger *slog.Logger
+	self   zone.Group
+	node   zone.Node
+	start  time.Time // origin of consumer.Instant
+
+	log     *commitlog.Log
+	indexes *queue.Store
+	sealer  *consumer.Sealer
+	metrics *metrics
+	view    atomic.Pointer[view]
+
+	ctx    context.Context // ends when Close begins
+	cancel context.CancelFunc
+	loops  sync.WaitGroup
+
+	kick     chan struct{} // capacity 1: the progress loop has something to do
+	snapKick chan struct{} // capacity 1: a snapshot is due
+	legKick  chan struct{} // capacity 1: LegsChanged
+	failed   chan struct{} // closed with the first failure
+	failErr  error         // why; written once before failed closes
+	failOnce sync.Once
+
+	closeOnce sync.Once
+	closeErr  error
+	topoMu    sync.Mutex // one ApplyTopology at a time
+
+	alive atomic.Pointer[func(string) bool]
+
+	// mu guards the fold's state. The fold holds it while it applies what was
+	// committed, readers while they look something up; nobody waits for the
+	// disk, the log or a peer under it, but for index reads and flushes.
+	mu      sync.RWMutex
+	state   *state
+	settles map[flow.Leg]uint64 // settlements that wait for company
+	reads   map[subKey]readTo   // progress of readers of landings that waits for company
+	holding map[*hands]struct{} // whose dispatcher exists
+	snapAt  record.Position     // position of the newest snapshot
+	trimAt  record.Position     // position of the one before: what a trim must leave
 }
 
-func closed(op string) error { return &Error{Op: op, Kind: KindClosed} }
+// Open opens the broker in its directory: it recovers the log, restores the
+// fold from the newest snapshot that is of this log, folds what follows, begins
+// a new lineage and applies the topology. The context bounds opening only.
+func Open(ctx context.Context, o Options) (*Broker, error) {
+	if err := o.Validate(); err != nil {
+		return nil, &Error{Op: "open", Kind: KindInvalid, Err: err}
+	}
+	o = o.withDefaults()
+	b := &Broker{
+		fs: o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
+		self: o.Node.Group.Name, node: o.Node.Name,
+		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1),
+		failed: make(chan struct{}), settles: map[flow.Leg]uint64{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
+	}
+	v, err := b.checkTopology(o.Topology)
+	if err != nil {
+		return nil, err
+	}
+	b.view.Store(v)
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	if err := b.openStores(ctx, o); err != nil {
+		b.abandon()
+		return nil, err
+	}
+	b.log.Start()
+	b.loops.Go(b.progressLoop)
+	b.loops.Go(b.snapshotLoop)
+	b.loops.Go(b.trimLoop)
+	if err := b.ApplyTopology(ctx, o.Topology); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.resumeHands()
+	return b, nil
+}
+
+// openStores opens log, indexes and handle secret, and restores the fold.
+func (b *Broker) openStores(ctx context.Context, o Options) error {
+	if err := b.fs.MkdirAll(b.dir); err != nil {
+		return openError(err)
+	}
+	var err error
+	b.log, err = commitlog.Open(ctx, commitlog.Options{
+		FS: b.fs, Dir: path.Join(b.dir, "log"), Group: b.self, Rand: o.Rand,
+		SegmentBytes: o.Limits.SegmentBytes, MaxBatchBytes: o.Limits.MaxBatchBytes,
+		QueueBytes: o.Limits.QueueBytes, TailBytes: o.Limits.TailBytes,
+		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver,
+	})
+	if err != nil {
+		return openError(err)
+	}
+	secret, err := b.loadSecret()
+	if err != nil {
+		return openError(err)
+	}
+	b.sealer = consumer.NewSealer(secret)
+	b.indexes, err = queue.Open(queue.Options{FS: b.fs, Dir: path.Join(b.dir, "index")})
+	if err != nil {
+		return openError(err)
+	}
+	if err := b.restore(ctx); err != nil {
+		return openError(err)
+	}
+	b.metrics, err = newMetrics(o.Meter, b)
+	return err
+}
+
+func openError(err error) error { return &Error{Op: "open", Kind: kindOfLog(err), Err: err} }
+
+// abandon closes what a failed Open had opened.
+func (b *Broker) abandon() {
+	b.cancel()
+	if b.indexes != nil {
+		b.indexes.Close()
+	}
+	if b.log != nil {
+		b.log.Close()
+	}
+}
+
+// Run waits until ctx ends or the broker fails, closes it and returns why it
+// ended: nil after ctx.
+func (b *Broker) Run(ctx context.Context) error {
+	var err error
+	select {
+	case <-ctx.Done():
+	case <-b.failed:
+		err = b.failErr
+	}
+	return errors.Join(err, b.Close())
+}
+
+// Close stops receiving and publishing, makes the progress of consumers and
+// cursors durable, writes a snapshot and closes the log. It waits for the
+// broker's goroutines. A second Close returns what the first one did.
+func (b *Broker) Close() error {
+	b.closeOnce.Do(func() {
+		b.cancel()
+		b.loops.Wait()
+		err := b.flushHeld()
+		if serr := b.snapshot(context.Background()); serr != nil && err == nil {
+			err = serr
+		}
+		b.metrics.close()
+		// The log first: its deliveries write the indexes.
+		b.closeErr = errors.Join(err, b.log.Close(), b.indexes.Close())
+	})
+	return b.closeErr
+}
+
+// fail records the first failure after which the fold cannot go on.
+func (b *Broker) fail(err error) {
+	b.failOnce.Do(func() {
+		b.failErr = err
+		b.logger.Error("broker stops", "group", string(b.self), "err", err)
+		close(b.failed)
+	})
+}
+
+// failure returns the first failure, or nil.
+func (b *Broker) failure() error {
+	select {
+	case <-b.failed:
+		return b.failErr
+	default:
+		return nil
+	}
+}
+
+// ready returns nil, or why the broker takes no calls.
+func (b *Broker) ready(op string) error {
+	if b.ctx.Err() != nil {
+		return &Error{Op: op, Kind: KindClosed}
+	}
+	if err := b.failure(); err != nil {
+		return &Error{Op: op, Kind: KindStopped, Err: err}
+	}
+	return nil
+}
+
+// now returns the monotonic time since the broker opened.
+func (b *Broker) now() consumer.Instant { return consumer.Instant(time.Since(b.start)) }
 
 // Topology returns the topology in force. It does not block.
-func (b *Broker) Topology() *zone.Topology { return b.topo }
+func (b *Broker) Topology() *zone.Topology { return b.view.Load().topo }
 
 // Group returns this broker's group in the topology in force.
-func (b *Broker) Group() *zone.GroupInfo { return b.group }
+func (b *Broker) Group() *zone.GroupInfo { return b.view.Load().group }
 
 // Zone returns this broker's zone in the topology in force.
-func (b *Broker) Zone() *zone.ZoneInfo { return b.group.Zone }
-
-// Publish stores the messages in one append and waits until they are committed
-// and folded. out has one element a message; it takes the result of each,
-// including its own error. The returned error is for the call as a whole: out
-// is not filled then.
-func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResult) error {
-	return closed("publish")
-}
-
-// Receive returns messages for the consumer group and hides them from others
-// for the invisible time. It waits for at least one message; it returns none
-// and no error when the wait is over. A message that expires unacknowledged is
-// delivered again after the group's back-off, and goes to the dead-letter
-// topic after the group's maximum of deliveries.
-func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, error) {
-	return nil, closed("receive")
-}
-
-// Ack settles a delivered message. It is idempotent while the handle is the
-// newest of its message. It returns before the acknowledgement is durable: a
-// crash may deliver the last few again, a graceful Close does not.
-func (b *Broker) Ack(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
-	return closed("ack")
-}
-
-// ChangeInvisible makes the message visible again after d from now and returns
-// the handle that replaces the one given.
-func (b *Broker) ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error) {
-	return "", closed("change invisible")
-}
-
-// DeadLetter moves a delivered message to the group's dead-letter topic: copy
-// and settlement are one log record, so it is in one of both places whatever
-// fails. It is idempotent.
-func (b *Broker) DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
-	return closed("dead letter")
-}
+func (b *Broker) Zone() *zone.ZoneInfo { return b.view.Load().zone }
 
 // SetLiveness sets who is asked at the expiry of a Renew delivery whether the
-// client still lives. It is called once, before the first Receive. f must not
+// client still lives; without it every client counts as living. f must not
 // block or call the broker.
-func (b *Broker) SetLiveness(f func(clientID string) bool) {}
+func (b *Broker) SetLiveness(f func(clientID string) bool) { b.alive.Store(&f) }
+
+func (b *Broker) isAlive(client string) bool {
+	f := b.alive.Load()
+	return f == nil || (*f)(client)
+}
+
+// poke makes a send to a channel of capacity 1 that never blocks.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// kindOfLog returns the kind of an error of the log or the disk.
+func kindOfLog(err error) Kind {
+	var corrupt *commitlog.CorruptError
+	var own *Error
+	switch {
+	case errors.As(err, &own):
+		return own.Kind
+	case errors.Is(err, commitlog.ErrFull), disk.IsFull(err):
+		return KindDiskFull
+	case errors.Is(err, commitlog.ErrStopped):
+		return KindStopped
+	case errors.Is(err, commitlog.ErrClosed):
+		return KindClosed
+	case errors.Is(err, commitlog.ErrTooLarge):
+		return KindTooLarge
+	case errors.As(err, &corrupt):
+		return KindCorrupt
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return KindBusy
+	}
+	return KindInternal
+}

@@ -1,0 +1,105 @@
+package broker
+
+import (
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// CauseKind says who gave a message up.
+type CauseKind uint8
+
+// The kinds of causes.
+const (
+	CauseConsumer CauseKind = iota + 1 // a consumer group: attempts used up, or moved by the client
+	CauseLeg                           // a destination: it will never accept the record
+)
+
+// Cause says why a message is in a dead-letter topic and holds what replaying
+// it needs. It is the Cause of a TypeDeadLetter record:
+//
+//	version u8 = 1 | kind u8 | topic str | queue uvarint | offset uvarint |
+//	topic incarnation u64 | group str | attempts uvarint |            (consumer)
+//	flow | city str | group str | number uvarint | outcome u8 | reason uvarint | (leg)
+//	origin group str, incarnation u64, epoch uvarint, position uvarint
+//
+// where str is a uvarint length and bytes, and flow is origin str, incarnation
+// u64, target str, channel u8, class u8, lane u8. Both halves are always there.
+type Cause struct {
+	Kind  CauseKind
+	Topic zone.Topic // the topic that the message was published to
+
+	// Of CauseConsumer.
+	Queue            int
+	Offset           uint64
+	TopicIncarnation record.Position
+	Group            zone.ConsumerGroup
+	Attempts         int
+
+	// Of CauseLeg.
+	Flow        record.FlowID
+	City        zone.City
+	Destination zone.Group
+	Number      uint64
+	Outcome     record.Outcome
+	Reason      record.Reason
+
+	Original record.Identity // of the message itself
+}
+
+const causeVersion = 1
+
+func appendCause(dst []byte, c *Cause) []byte {
+	e := encoder{b: dst}
+	e.byte(causeVersion)
+	e.byte(byte(c.Kind))
+	e.str(string(c.Topic))
+	e.uint(uint64(c.Queue))
+	e.uint(c.Offset)
+	e.u64(uint64(c.TopicIncarnation))
+	e.str(string(c.Group))
+	e.uint(uint64(c.Attempts))
+	e.flow(c.Flow)
+	e.str(string(c.City))
+	e.str(string(c.Destination))
+	e.uint(c.Number)
+	e.byte(byte(c.Outcome))
+	e.uint(uint64(c.Reason))
+	e.str(string(c.Original.Group))
+	e.u64(uint64(c.Original.Incarnation))
+	e.uint(c.Original.Epoch)
+	e.uint(uint64(c.Original.Position))
+	return e.b
+}
+
+// ParseCause reads the Cause of a TypeDeadLetter record. It keeps nothing of b.
+func ParseCause(b []byte) (Cause, error) {
+	d := decoder{b: b}
+	if v := d.byte(); v != causeVersion {
+		return Cause{}, &BodyError{What: "dead-letter cause", Version: v}
+	}
+	c := Cause{
+		Kind:             CauseKind(d.byte()),
+		Topic:            zone.Topic(d.str()),
+		Queue:            int(d.uint()),
+		Offset:           d.uint(),
+		TopicIncarnation: record.Position(d.u64()),
+		Group:            zone.ConsumerGroup(d.str()),
+		Attempts:         int(d.uint()),
+		Flow:             d.flow(),
+		City:             zone.City(d.str()),
+		Destination:      zone.Group(d.str()),
+		Number:           d.uint(),
+		Outcome:          record.Outcome(d.byte()),
+		Reason:           record.Reason(d.uint()),
+	}
+	c.Original = record.Identity{
+		Group:       zone.Group(d.str()),
+		Incarnation: record.Incarnation(d.u64()),
+		Epoch:       d.uint(),
+		Position:    record.Position(d.uint()),
+	}
+	if !d.ok() {
+		return Cause{}, &BodyError{What: "dead-letter cause", Version: causeVersion}
+	}
+	return c, nil
+}

@@ -1,0 +1,249 @@
+package broker
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// BodyError says that the body of a control record cannot be read: it is
+// damaged, or written by a newer version.
+type BodyError struct {
+	What    string
+	Version uint8
+}
+
+// Error names the body and its version.
+func (e *BodyError) Error() string {
+	return fmt.Sprintf("%s: version %d cannot be read", e.What, e.Version)
+}
+
+// The bodies of control records. str is a uvarint length and its bytes, n a
+// uvarint count, flow as in Cause. Each begins with a version byte.
+//
+//	TypeTopologyApplied  version u8 = 1 | term, number uvarint | digest 32 bytes |
+//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast) |
+//	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
+//	                     n, each channel: name str, n, each leg: city str, group str
+//	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
+//	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
+//	TypeSeal             version u8 = 1 | flow
+const (
+	topologyVersion = 1
+	progressVersion = 1
+	settleVersion   = 1
+	sealVersion     = 1
+)
+
+const (
+	flagBroadcast = 1
+	flagCache     = 1
+)
+
+// topologyBody is what the fold needs of a topology: what lands and consumes
+// in this zone, and the legs of channels.
+type topologyBody struct {
+	epoch    zone.Epoch
+	digest   zone.Digest
+	topics   []topicBody
+	groups   []groupBody
+	channels []channelBody
+}
+
+type topicBody struct {
+	name      zone.Topic
+	queues    int
+	retention time.Duration
+	broadcast bool
+}
+
+type groupBody struct {
+	name   zone.ConsumerGroup
+	cache  bool
+	topics []zone.Topic
+}
+
+type channelBody struct {
+	name string
+	legs []legKey
+}
+
+// legKey is a destination inside a flow.
+type legKey struct {
+	city  zone.City
+	group zone.Group
+}
+
+func (t *topologyBody) append(dst []byte) []byte {
+	e := encoder{b: dst}
+	e.byte(topologyVersion)
+	e.uint(t.epoch.Term)
+	e.uint(t.epoch.Number)
+	e.raw(t.digest[:])
+	e.uint(uint64(len(t.topics)))
+	for _, x := range t.topics {
+		e.str(string(x.name))
+		e.uint(uint64(x.queues))
+		e.uint(uint64(x.retention / time.Millisecond))
+		e.byte(flagIf(x.broadcast, flagBroadcast))
+	}
+	e.uint(uint64(len(t.groups)))
+	for _, x := range t.groups {
+		e.str(string(x.name))
+		e.byte(flagIf(x.cache, flagCache))
+		e.uint(uint64(len(x.topics)))
+		for _, topic := range x.topics {
+			e.str(string(topic))
+		}
+	}
+	e.uint(uint64(len(t.channels)))
+	for _, x := range t.channels {
+		e.str(x.name)
+		e.uint(uint64(len(x.legs)))
+		for _, l := range x.legs {
+			e.str(string(l.city))
+			e.str(string(l.group))
+		}
+	}
+	return e.b
+}
+
+func flagIf(on bool, flag byte) byte {
+	if on {
+		return flag
+	}
+	return 0
+}
+
+func parseTopologyBody(b []byte) (*topologyBody, error) {
+	d := decoder{b: b}
+	if v := d.byte(); v != topologyVersion {
+		return nil, &BodyError{What: "topology applied", Version: v}
+	}
+	t := &topologyBody{epoch: zone.Epoch{Term: d.uint(), Number: d.uint()}}
+	copy(t.digest[:], d.take(uint64(len(t.digest))))
+	for range d.count() {
+		t.topics = append(t.topics, topicBody{
+			name:      zone.Topic(d.str()),
+			queues:    int(d.uint()),
+			retention: time.Duration(d.uint()) * time.Millisecond,
+			broadcast: d.byte()&flagBroadcast != 0,
+		})
+	}
+	for range d.count() {
+		g := groupBody{name: zone.ConsumerGroup(d.str()), cache: d.byte()&flagCache != 0}
+		for range d.count() {
+			g.topics = append(g.topics, zone.Topic(d.str()))
+		}
+		t.groups = append(t.groups, g)
+	}
+	for range d.count() {
+		c := channelBody{name: d.str()}
+		for range d.count() {
+			c.legs = append(c.legs, legKey{city: zone.City(d.str()), group: zone.Group(d.str())})
+		}
+		t.channels = append(t.channels, c)
+	}
+	if !d.ok() {
+		return nil, &BodyError{What: "topology applied", Version: topologyVersion}
+	}
+	return t, nil
+}
+
+// appendProgressBody encodes a delta with the incarnation of each topic in it,
+// so that progress of a former topic of the same name is void.
+func appendProgressBody(dst []byte, incarnations map[zone.Topic]record.Position, delta *consumer.Delta) []byte {
+	e := encoder{b: dst}
+	e.byte(progressVersion)
+	e.uint(uint64(len(incarnations)))
+	for _, name := range sortedKeys(incarnations) {
+		e.str(string(name))
+		e.u64(uint64(incarnations[name]))
+	}
+	return delta.Append(e.b)
+}
+
+func parseProgressBody(b []byte) (map[zone.Topic]record.Position, consumer.Delta, error) {
+	d := decoder{b: b}
+	if v := d.byte(); v != progressVersion {
+		return nil, consumer.Delta{}, &BodyError{What: "progress", Version: v}
+	}
+	incarnations := map[zone.Topic]record.Position{}
+	for range d.count() {
+		name := zone.Topic(d.str())
+		incarnations[name] = record.Position(d.u64())
+	}
+	if d.bad {
+		return nil, consumer.Delta{}, &BodyError{What: "progress", Version: progressVersion}
+	}
+	delta, err := consumer.ParseDelta(d.b)
+	return incarnations, delta, err
+}
+
+// settleItem moves the cursor of one leg.
+type settleItem struct {
+	leg     flow.Leg
+	through uint64
+}
+
+func appendSettleBody(dst []byte, items []settleItem) []byte {
+	e := encoder{b: dst}
+	e.byte(settleVersion)
+	e.uint(uint64(len(items)))
+	for _, it := range items {
+		e.flow(it.leg.Flow)
+		e.str(string(it.leg.City))
+		e.str(string(it.leg.Group))
+		e.uint(it.through)
+	}
+	return e.b
+}
+
+func parseSettleBody(b []byte) ([]settleItem, error) {
+	d := decoder{b: b}
+	if v := d.byte(); v != settleVersion {
+		return nil, &BodyError{What: "settle", Version: v}
+	}
+	var items []settleItem
+	for range d.count() {
+		it := settleItem{leg: flow.Leg{Flow: d.flow(), City: zone.City(d.str()), Group: zone.Group(d.str())}}
+		it.through = d.uint()
+		items = append(items, it)
+	}
+	if !d.ok() {
+		return nil, &BodyError{What: "settle", Version: settleVersion}
+	}
+	return items, nil
+}
+
+func appendSealBody(dst []byte, id record.FlowID) []byte {
+	e := encoder{b: dst}
+	e.byte(sealVersion)
+	e.flow(id)
+	return e.b
+}
+
+func parseSealBody(b []byte) (record.FlowID, error) {
+	d := decoder{b: b}
+	if v := d.byte(); v != sealVersion {
+		return record.FlowID{}, &BodyError{What: "seal", Version: v}
+	}
+	id := d.flow()
+	if !d.ok() {
+		return record.FlowID{}, &BodyError{What: "seal", Version: sealVersion}
+	}
+	return id, nil
+}
+
+// sortedKeys returns the keys in ascending order: what the fold does in order,
+// it does in the same order at every replay.
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	return slices.Sorted(maps.Keys(m))
+}

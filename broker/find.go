@@ -1,0 +1,203 @@
+package broker
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// maxFound bounds the answer of FindMessage.
+const maxFound = 100
+
+// Found is one place in this broker's log where a message is.
+type Found struct {
+	Type     record.Type
+	Position record.Position
+	Topic    zone.Topic
+	Original record.Identity
+	Stored   time.Time // at its origin
+
+	// In a queue here: a local record, a landing, or a dead-letter copy.
+	Queued bool
+	Queue  int
+	Offset uint64
+	Groups []FoundGroup
+
+	// On a flow that ends here (Landed) or begins here.
+	Landed  bool
+	Flow    record.FlowID
+	Number  uint64
+	Path    []zone.City
+	Outcome record.Outcome
+	Reason  record.Reason
+	Legs    []FoundLeg
+
+	Cause *Cause // of a dead-letter copy
+}
+
+// FoundGroup is what a consumer group has done with the message.
+type FoundGroup struct {
+	Group    zone.ConsumerGroup
+	Settled  bool
+	Attempts int // deliveries so far that are known; 0 when settled or never retried
+}
+
+// FoundLeg is what a destination has done with the record.
+type FoundLeg struct {
+	City    zone.City
+	Group   zone.Group
+	Settled bool
+}
+
+// FindMessage returns every place where the message is in this broker's log, at
+// most 100, oldest first. It reads the segments that were written after the id
+// was made, as far as the id tells its time (the standard form of RocketMQ 5
+// does), else the whole log. It blocks while it reads; ctx ends it.
+func (b *Broker) FindMessage(ctx context.Context, id string) ([]Found, error) {
+	if err := b.ready("find"); err != nil {
+		return nil, err
+	}
+	if id == "" {
+		return nil, &Error{Op: "find", Kind: KindInvalid, Text: "no message id"}
+	}
+	var found []Found
+	want := []byte(id)
+	from, err := b.scanFrom(ctx, id)
+	if err != nil {
+		return nil, &Error{Op: "find", Kind: kindOfLog(err), Err: err}
+	}
+	err = b.log.Scan(ctx, from, b.log.Committed(), func(e commitlog.Entry) error {
+		if len(found) == maxFound || len(e.Record) == 0 || !bytes.Contains(e.Record, want) {
+			return nil
+		}
+		v, err := record.Parse(e.Record)
+		if err != nil || !bytes.Equal(v.MessageID(), want) {
+			return err
+		}
+		found = append(found, b.describe(&e, v))
+		return nil
+	})
+	if err != nil {
+		return found, &Error{Op: "find", Kind: kindOfLog(err), Err: err}
+	}
+	return found, nil
+}
+
+// clockSlack is how far the clock that made an id may be ahead of this one.
+const clockSlack = 10 * time.Minute
+
+// scanFrom returns where to begin: the first segment that was still written to
+// when the id was made.
+func (b *Broker) scanFrom(ctx context.Context, id string) (record.Position, error) {
+	made, ok := idTime(id)
+	if !ok {
+		return b.log.Begin(), nil
+	}
+	times, err := b.log.SegmentTimes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	from := b.log.Begin()
+	for _, s := range times {
+		if s.Last.IsZero() || !s.Last.Before(made.Add(-clockSlack)) {
+			break
+		}
+		from = max(from, s.End)
+	}
+	return from, nil
+}
+
+// idTime returns the time in a message id of the standard form: 34 hexadecimal
+// digits, version 01, MAC address (12), process (4), seconds since 2021-01-01
+// UTC (8), counter (8).
+func idTime(id string) (time.Time, bool) {
+	if len(id) != 34 || id[:2] != "01" {
+		return time.Time{}, false
+	}
+	var seconds int64
+	for _, c := range []byte(id[18:26]) {
+		switch {
+		case c >= '0' && c <= '9':
+			seconds = seconds<<4 | int64(c-'0')
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			seconds = seconds<<4 | int64(c|0x20-'a'+10)
+		default:
+			return time.Time{}, false
+		}
+	}
+	return time.Date(2021, 1, 1, 0, 0, 0, 0, time.UTC).Add(time.Duration(seconds) * time.Second), true
+}
+
+// describe tells what the fold made of the entry.
+func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
+	f := Found{Type: v.Type(), Position: e.Position, Topic: zone.Topic(v.Topic()), Original: v.Identity(), Stored: v.Stored()}
+	if c, err := ParseCause(v.Cause()); err == nil && v.Type() == record.TypeDeadLetter {
+		f.Cause = &c
+	}
+	var env record.Envelope
+	if e.Kind == commitlog.KindLanding {
+		if _, err := record.ParseEnvelope(e.Envelope, &env); err == nil {
+			f.Landed, f.Flow, f.Number, f.Path = true, env.Flow, env.Number, env.Path
+			f.Outcome, f.Reason = env.Outcome, env.Reason
+		}
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if e.Kind == commitlog.KindOwn && len(v.Target()) > 0 {
+		b.describeFlow(&f, v)
+		return f
+	}
+	b.describeQueue(&f)
+	return f
+}
+
+func (b *Broker) describeFlow(f *Found, v record.View) {
+	f.Flow = record.FlowID{
+		Origin: b.self, Incarnation: b.log.Incarnation(), Target: string(v.Target()),
+		Channel: v.Channel(), Class: v.Class(), Lane: v.Lane(),
+	}
+	out := b.state.out[f.Flow]
+	if out == nil {
+		return
+	}
+	i, ok, err := out.index.Search(f.Position)
+	if err != nil || !ok {
+		return
+	}
+	f.Number = i + 1
+	for _, l := range out.legs {
+		leg, _ := liveLeg(b.Topology(), f.Flow, l.key)
+		f.Legs = append(f.Legs, FoundLeg{City: leg.City, Group: l.key.group, Settled: l.cursor >= f.Number})
+	}
+}
+
+func (b *Broker) describeQueue(f *Found) {
+	t := b.state.topics[f.Topic]
+	if t == nil {
+		return
+	}
+	for i, q := range t.queues {
+		if offset, ok, err := q.index.Search(f.Position); err == nil && ok {
+			f.Queued, f.Queue, f.Offset = true, i, offset
+			break
+		}
+	}
+	if !f.Queued {
+		return
+	}
+	for _, sub := range t.subs {
+		g := FoundGroup{Group: sub.key.group, Settled: b.state.settledIn(sub.key, f.Queue, f.Offset)}
+		for _, st := range b.state.progress.State(sub.key.group, sub.key.topic) {
+			for _, r := range st.Retries {
+				if int(st.Queue) == f.Queue && r.Offset == f.Offset && !g.Settled {
+					g.Attempts = int(r.Attempts)
+				}
+			}
+		}
+		f.Groups = append(f.Groups, g)
+	}
+}

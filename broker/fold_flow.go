@@ -1,0 +1,213 @@
+package broker
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// outFlow is the origin's end of a flow. Number n is entry n-1 of its index;
+// the entry's hash is the record's header checksum.
+type outFlow struct {
+	id    record.FlowID
+	index *queue.Index
+	ixID  uint64
+	marks []flow.Mark
+	legs  []*leg
+
+	dirty    bool          // volatile: listed in state.dirtyFlows
+	advanced chan struct{} // volatile: closed when the head moves; nil when nobody waits
+	seen     uint64        // volatile: the head when waiters were last told
+}
+
+// leg is one destination of an outFlow. The group alone names the leg of a
+// unicast flow; its city is empty.
+type leg struct {
+	key     legKey
+	cursor  uint64
+	at      flow.Fingerprint // the origin's own, of the cursor; kept past trimming
+	parked  uint64           // dead-letter copies up to here were made
+	backlog int64            // bytes above the cursor
+}
+
+// head returns the highest number given.
+func (f *outFlow) head() uint64 { return f.index.Next() }
+
+// oldest returns the lowest number that the index still holds.
+func (f *outFlow) oldest() uint64 { return f.index.First() + 1 }
+
+func (f *outFlow) leg(key legKey) *leg {
+	for _, l := range f.legs {
+		if l.key == key {
+			return l
+		}
+	}
+	return nil
+}
+
+// lineageOf returns the lineage of a number and the first number after it.
+func (f *outFlow) lineageOf(number uint64) (id record.LineageID, until uint64) {
+	until = f.head() + 1
+	for i := len(f.marks) - 1; i >= 0; i-- {
+		if f.marks[i].First <= number {
+			return f.marks[i].ID, until
+		}
+		until = f.marks[i].First
+	}
+	return 0, until
+}
+
+// fingerprint returns the origin's own fingerprint of a number.
+func (f *outFlow) fingerprint(number uint64) (flow.Fingerprint, bool) {
+	for _, l := range f.legs {
+		if number > 0 && l.at.Number == number {
+			return l.at, true
+		}
+	}
+	if number < f.oldest() || number > f.head() {
+		return flow.Fingerprint{}, false
+	}
+	e, err := f.index.Get(number - 1)
+	if err != nil {
+		return flow.Fingerprint{}, false
+	}
+	id, _ := f.lineageOf(number)
+	return flow.Fingerprint{Lineage: id, Number: number, Checksum: e.Hash}, id != 0
+}
+
+// keyOf returns the key under which a leg is kept.
+func keyOf(id record.FlowID, city zone.City, group zone.Group) legKey {
+	if !id.Channel {
+		city = ""
+	}
+	return legKey{city: city, group: group}
+}
+
+func (s *state) legOf(id record.FlowID, key legKey) *leg {
+	f := s.out[id]
+	if f == nil {
+		return nil
+	}
+	return f.leg(keyOf(id, key.city, key.group))
+}
+
+// number gives the record the next number of its flow.
+func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
+	id := record.FlowID{
+		Origin: s.self, Incarnation: s.store, Target: string(v.Target()),
+		Channel: v.Channel(), Class: v.Class(), Lane: v.Lane(),
+	}
+	var err error
+	f := s.out[id]
+	if f == nil {
+		if f, err = s.newOutFlow(id); err != nil {
+			return placement{}, err
+		}
+	}
+	i, err := f.index.Append(queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: v.HeaderChecksum()})
+	if err != nil {
+		return placement{}, err
+	}
+	n := i + 1
+	if last := len(f.marks) - 1; last < 0 || f.marks[last].ID != s.lineage {
+		f.marks = append(f.marks, s.mark(n))
+		if len(f.marks) > maxMarks {
+			f.marks = slices.Delete(f.marks, 0, 1)
+		}
+	}
+	for _, l := range f.legs {
+		l.backlog += int64(e.Size)
+	}
+	s.touchFlow(f)
+	return placement{ok: true, queue: int(v.Queue()), offset: n}, nil
+}
+
+func (s *state) newOutFlow(id record.FlowID) (*outFlow, error) {
+	f := &outFlow{id: id}
+	var err error
+	if f.ixID, f.index, err = s.newIndex(); err != nil {
+		return nil, err
+	}
+	if id.Channel {
+		for _, key := range s.channels[id.Target] {
+			f.legs = append(f.legs, &leg{key: key})
+		}
+	} else {
+		f.legs = []*leg{{key: legKey{group: zone.Group(id.Target)}}}
+	}
+	s.out[id] = f
+	return f, nil
+}
+
+// applySettle moves cursors. A cursor never moves back or past the head.
+func (s *state) applySettle(body []byte) error {
+	items, err := parseSettleBody(body)
+	if err != nil {
+		return err
+	}
+	for _, it := range items {
+		f := s.out[it.leg.Flow]
+		if f == nil {
+			continue
+		}
+		if err := f.settle(keyOf(it.leg.Flow, it.leg.City, it.leg.Group), it.through); err != nil {
+			return err
+		}
+		s.touchFlow(f)
+	}
+	return nil
+}
+
+func (f *outFlow) settle(key legKey, through uint64) error {
+	l := f.leg(key)
+	through = min(through, f.head())
+	if l == nil || through <= l.cursor {
+		return nil
+	}
+	settled, err := f.bytesBetween(l.cursor, through)
+	if err != nil {
+		return err
+	}
+	l.backlog -= settled
+	l.cursor = through
+	if at, ok := f.fingerprint(through); ok {
+		l.at = at
+	}
+	return nil
+}
+
+// bytesBetween adds up the sizes of the numbers above from, up to through.
+func (f *outFlow) bytesBetween(from, through uint64) (int64, error) {
+	if through-from == f.head()-from && len(f.legs) == 1 {
+		return f.legs[0].backlog, nil // the usual case: the leg has caught up
+	}
+	var sum int64
+	buf := make([]queue.Entry, min(through-from, 512))
+	for next := max(from, f.index.First()); next < through; {
+		n, err := f.index.Read(next, buf[:min(uint64(len(buf)), through-next)])
+		if err != nil {
+			return 0, err
+		}
+		if n == 0 {
+			break
+		}
+		for _, e := range buf[:n] {
+			sum += int64(e.Size)
+		}
+		next += uint64(n)
+	}
+	return sum, nil
+}
+
+// flowOrder orders flows for snapshots and tables.
+func flowOrder(a, b record.FlowID) int {
+	return cmp.Or(
+		cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Incarnation, b.Incarnation),
+		cmp.Compare(a.Target, b.Target), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Lane, b.Lane),
+	)
+}

@@ -1,0 +1,135 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+)
+
+// inFlow is the destination's end of a flow. It is kept on its own, never
+// derived from what is still in the log.
+type inFlow struct {
+	settled  uint64
+	last     flow.Fingerprint
+	history  []flow.Have    // in order of arrival; the last one is the present lineage
+	outcomes []flow.Outcome // other than landed, above the origin's cursor
+	sealed   bool
+	orphans  uint64
+}
+
+// accepts reports whether numbers from first on, of the lineage, may settle
+// next. A lineage that is new to this end may begin at or below the settled
+// prefix, and an earlier one may go on right behind its own last number (its
+// origin came back as an older copy): what lies above is orphaned then.
+func (f *inFlow) accepts(lineage record.LineageID, first uint64) bool {
+	if f.sealed || first == 0 || lineage == 0 || first > f.settled+1 {
+		return false
+	}
+	n := len(f.history)
+	if n == 0 || f.history[n-1].Lineage == lineage {
+		return first == f.settled+1
+	}
+	for _, h := range f.history {
+		if h.Lineage == lineage {
+			return first == h.Last+1
+		}
+	}
+	return true
+}
+
+// applyLanding settles numbers of a flow. A landing that does not continue the
+// settled prefix is ignored, so that no number can settle twice or be jumped
+// over, whatever was appended.
+func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
+	var env record.Envelope
+	if _, err := record.ParseEnvelope(e.Envelope, &env); err != nil {
+		return placement{}, err
+	}
+	f := s.in[env.Flow]
+	if f == nil {
+		f = &inFlow{}
+		s.in[env.Flow] = f
+	}
+	if !f.accepts(env.Lineage, env.Number) || env.Through < env.Number {
+		s.counts.Refused++
+		return placement{}, nil
+	}
+	f.enter(env.Lineage, env.LineageEpoch, env.Number, &s.counts)
+	f.settled = env.Through
+	f.history[len(f.history)-1].Last = env.Through
+	f.forget(env.OriginCursor)
+	if env.Outcome != record.OutcomeLanded {
+		f.addOutcome(flow.Outcome{First: env.Number, Through: env.Through, Outcome: env.Outcome, Reason: env.Reason})
+		return placement{ok: true}, nil
+	}
+	v, err := record.Parse(e.Record)
+	if err != nil {
+		return placement{}, err
+	}
+	f.last = flow.Fingerprint{Lineage: env.Lineage, Number: env.Number, Checksum: v.HeaderChecksum()}
+	s.landedAny = true
+	return s.store1(e, v)
+}
+
+// enter makes the lineage the present one.
+func (f *inFlow) enter(id record.LineageID, epoch, first uint64, c *counts) {
+	if n := len(f.history); n > 0 && f.history[n-1].Lineage == id {
+		return
+	}
+	f.history = slices.DeleteFunc(f.history, func(h flow.Have) bool { return h.Lineage == id })
+	if f.last.Number >= first {
+		f.last = flow.Fingerprint{}
+	}
+	if first <= f.settled {
+		lost := f.settled - first + 1
+		f.orphans += lost
+		c.Orphans += lost
+		f.outcomes = slices.DeleteFunc(f.outcomes, func(o flow.Outcome) bool { return o.First >= first })
+		for i := range f.outcomes {
+			f.outcomes[i].Through = min(f.outcomes[i].Through, first-1)
+		}
+	}
+	f.history = append(f.history, flow.Have{Lineage: id, Epoch: epoch})
+	if len(f.history) > maxHistory {
+		f.history = slices.Delete(f.history, 0, 1)
+	}
+}
+
+// forget drops outcomes that the origin's durable cursor has passed.
+func (f *inFlow) forget(cursor uint64) {
+	n := 0
+	for n < len(f.outcomes) && f.outcomes[n].Through <= cursor {
+		n++
+	}
+	if n > 0 {
+		f.outcomes = slices.Delete(f.outcomes, 0, n)
+	}
+}
+
+func (f *inFlow) addOutcome(o flow.Outcome) {
+	if n := len(f.outcomes); n > 0 {
+		last := &f.outcomes[n-1]
+		if last.Through+1 == o.First && last.Outcome == o.Outcome && last.Reason == o.Reason {
+			last.Through = o.Through
+			return
+		}
+	}
+	f.outcomes = append(f.outcomes, o)
+}
+
+// applySeal refuses everything above the settled prefix for ever.
+func (s *state) applySeal(body []byte) error {
+	id, err := parseSealBody(body)
+	if err != nil {
+		return err
+	}
+	f := s.in[id]
+	if f == nil {
+		f = &inFlow{}
+		s.in[id] = f
+	}
+	f.sealed = true
+	return nil
+}

@@ -1,0 +1,92 @@
+package broker
+
+import (
+	"slices"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+)
+
+// applyTopology makes topics, subscriptions and legs what the topology
+// declares. A declared group begins at its declaration.
+func (s *state) applyTopology(pos record.Position, body []byte) error {
+	t, err := parseTopologyBody(body)
+	if err != nil {
+		return err
+	}
+	s.topology, s.digest = t.epoch, t.digest
+	if err := s.applyTopics(pos, t); err != nil {
+		return err
+	}
+	s.applyGroups(t)
+	s.applyChannels(t)
+	return nil
+}
+
+func (s *state) applyTopics(pos record.Position, body *topologyBody) error {
+	for _, t := range s.topics {
+		t.declared = false
+	}
+	for _, d := range body.topics {
+		t, err := s.ensureTopic(d.name, pos, d.queues)
+		if err != nil {
+			return err
+		}
+		t.declared, t.broadcast, t.retention = true, d.broadcast, d.retention
+		if err := s.grow(t, d.queues); err != nil {
+			return err
+		}
+	}
+	// In order of names, so that whatever dropping does is the same each time.
+	for _, name := range sortedKeys(s.topics) {
+		if t := s.topics[name]; !t.declared && !t.deadLetter {
+			if err := s.dropTopic(t); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (s *state) applyGroups(body *topologyBody) {
+	declared := map[subKey]bool{} // value: a cache
+	for _, g := range body.groups {
+		for _, name := range g.topics {
+			declared[subKey{g.name, name}] = g.cache
+			if t := s.topics[name]; t != nil {
+				sub := s.subscribe(subKey{g.name, name}, t)
+				for i, q := range t.queues {
+					s.progress.Create(g.name, name, uint16(i), q.index.Next())
+				}
+				sub.declared, sub.cache = true, g.cache
+			}
+		}
+	}
+	for key, sub := range s.subs {
+		if _, still := declared[key]; sub.declared && !still {
+			s.dropSubscription(sub)
+		}
+	}
+}
+
+// applyChannels adds and removes legs of channels. A leg that is new to a flow
+// with numbers begins at its head: its city knows of the gap from the numbers.
+func (s *state) applyChannels(body *topologyBody) {
+	clear(s.channels)
+	for _, c := range body.channels {
+		s.channels[c.name] = c.legs
+	}
+	for _, f := range s.out {
+		if !f.id.Channel {
+			continue
+		}
+		legs := s.channels[f.id.Target]
+		f.legs = slices.DeleteFunc(f.legs, func(l *leg) bool { return !slices.Contains(legs, l.key) })
+		for _, key := range legs {
+			if f.leg(key) == nil {
+				f.legs = append(f.legs, &leg{key: key, cursor: f.head()})
+				s.counts.LegsAtHead++
+			}
+		}
+		s.touchFlow(f)
+	}
+}

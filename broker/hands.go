@@ -1,0 +1,212 @@
+package broker
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// noLimit is the maximum of attempts of dead-letter topics: a message there has
+// nowhere else to go.
+const noLimit = 1 << 30
+
+// hands is what consumers of one subscription have in hands.
+type hands struct {
+	sub   *subscription
+	topic *topic
+	id    uint64 // of topic and its incarnation, in handles
+	disp  *consumer.Dispatcher
+}
+
+// topicID names a topic and its incarnation in a receipt handle.
+func topicID(name zone.Topic, first record.Position) uint64 {
+	return xxhash.Sum64(binary.LittleEndian.AppendUint64([]byte(name), uint64(first)))
+}
+
+// advance tells the dispatcher of new records. The fold's lock is held.
+func (h *hands) advance(t *topic) {
+	if h == nil {
+		return
+	}
+	for i, q := range t.queues {
+		h.disp.Advance(uint16(i), q.index.Next())
+	}
+}
+
+// handsOf returns the subscription's hands, made when nobody had any.
+func (b *Broker) handsOf(key subKey) *hands {
+	b.mu.RLock()
+	var h *hands
+	sub := b.state.subs[key]
+	if sub != nil {
+		h = sub.hands
+	}
+	b.mu.RUnlock()
+	if h != nil || sub == nil {
+		return h
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.makeHands(key)
+}
+
+// makeHands is handsOf for callers that hold mu.
+func (b *Broker) makeHands(key subKey) *hands {
+	sub := b.state.subs[key]
+	if sub == nil || sub.hands != nil {
+		if sub == nil {
+			return nil
+		}
+		return sub.hands
+	}
+	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first)}
+	h.disp = consumer.NewDispatcher(consumer.Options{
+		Group: key.group, Topic: key.topic,
+		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
+		FirstDelivery: b.state.epoch << 40, Alive: b.isAlive, Kick: b.kick,
+	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
+	sub.hands = h
+	h.advance(sub.topic)
+	b.holding[h] = struct{}{}
+	return h
+}
+
+// resumeHands makes the hands of every subscription that has retries, so that
+// what has used up its attempts moves on although nobody receives.
+func (b *Broker) resumeHands() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for key := range b.state.subs {
+		for _, st := range b.state.progress.State(key.group, key.topic) {
+			if len(st.Retries) > 0 {
+				b.makeHands(key)
+				break
+			}
+		}
+	}
+	poke(b.kick)
+}
+
+func (b *Broker) maxAttempts(key subKey, t *topic) int {
+	if t.deadLetter {
+		return noLimit
+	}
+	if g := b.Topology().FindConsumerGroup(key.group); g != nil {
+		return max(g.MaxAttempts, 1)
+	}
+	return b.limits.UnknownTries
+}
+
+// refreshHands takes over what a topology changes and drops the hands of what
+// the fold has dropped.
+func (b *Broker) refreshHands() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for h := range b.holding {
+		key := h.sub.key
+		if b.state.subs[key] != h.sub {
+			delete(b.holding, h)
+			continue
+		}
+		h.disp.SetMaxAttempts(b.maxAttempts(key, h.topic))
+	}
+}
+
+// subscriptionFor returns the hands for a receive; it makes the subscription of
+// a group that the topology does not declare when the topology allows that.
+func (b *Broker) subscriptionFor(ctx context.Context, op string, g zone.ConsumerGroup, t zone.Topic) (*hands, error) {
+	key := subKey{g, t}
+	if err := b.mayConsume(op, key); err != nil {
+		return nil, err
+	}
+	if h := b.handsOf(key); h != nil {
+		return h, nil
+	}
+	if err := b.createSubscription(ctx, op, key); err != nil {
+		return nil, err
+	}
+	if h := b.handsOf(key); h != nil {
+		return h, nil
+	}
+	return nil, &Error{Op: op, Kind: KindBusy, Group: g, Topic: t, Text: "the topic changed meanwhile"}
+}
+
+// mayConsume says whether the group may receive from the topic here.
+func (b *Broker) mayConsume(op string, key subKey) error {
+	v := b.view.Load()
+	refuse := func(kind Kind, text string) error {
+		return &Error{Op: op, Kind: kind, Group: key.group, Topic: key.topic, Text: text}
+	}
+	if key.group == "" {
+		return refuse(KindInvalid, "no consumer group")
+	}
+	info := v.topo.FindConsumerGroup(key.group)
+	if info == nil && !v.topo.UnknownGroupsNewest {
+		return refuse(KindGroupUnknown, "the topology does not declare the consumer group")
+	}
+	if info != nil && info.FIFO {
+		return refuse(KindUnsupported, "FIFO consumer groups are not supported by this version")
+	}
+	if info != nil && info.Cache {
+		return refuse(KindUnsupported, "a cache subscription is read by cachesync only")
+	}
+	if isDeadLetter(key.topic) {
+		return nil
+	}
+	t := v.topics[key.topic]
+	switch {
+	case t == nil:
+		return refuse(KindTopicUnknown, "")
+	case !t.lands:
+		return refuse(KindTopicUnknown, fmt.Sprintf("the topic does not land in zone %s", v.zone.Name))
+	case info == nil:
+		return nil
+	case !v.topo.ConsumedIn(info, v.zone):
+		return refuse(KindGroupUnknown, fmt.Sprintf("the consumer group does not consume in zone %s", v.zone.Name))
+	}
+	for _, o := range info.Topics {
+		if o.Name == key.topic {
+			return nil
+		}
+	}
+	return refuse(KindGroupUnknown, "the consumer group does not subscribe to the topic")
+}
+
+// createSubscription logs the beginning of a subscription: at the newest
+// message of a topic, at the oldest one of a dead-letter topic.
+func (b *Broker) createSubscription(ctx context.Context, opName string, key subKey) error {
+	b.mu.RLock()
+	g := consumer.GroupDelta{Group: key.group, Topic: key.topic}
+	incarnations := map[zone.Topic]record.Position{key.topic: 0}
+	if t := b.state.topics[key.topic]; t != nil {
+		incarnations[key.topic] = t.first
+		for i, q := range t.queues {
+			start := q.index.Next()
+			if t.deadLetter {
+				start = 0
+			}
+			g.Queues = append(g.Queues, consumer.QueueDelta{Queue: uint16(i), Created: true, Start: start})
+		}
+	} else if isDeadLetter(key.topic) {
+		g.Queues = []consumer.QueueDelta{{Created: true}}
+	}
+	b.mu.RUnlock()
+	if len(g.Queues) == 0 {
+		return &Error{Op: opName, Kind: KindTopicUnknown, Topic: key.topic, Group: key.group}
+	}
+	e, err := b.control(record.TypeProgress, appendProgressBody(nil, incarnations, &consumer.Delta{Groups: []consumer.GroupDelta{g}}))
+	if err == nil {
+		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}})
+	}
+	if err != nil {
+		return &Error{Op: opName, Kind: kindOfLog(err), Topic: key.topic, Group: key.group, Err: err}
+	}
+	return nil
+}

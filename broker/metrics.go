@@ -1,0 +1,127 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+)
+
+// metrics are the broker's instruments. Names end in the unit's word where
+// there is one; counters count since the process began.
+type metrics struct {
+	publishes, publishFailures                 metric.Int64Counter
+	deliveries, acks, dead, trimmed            metric.Int64Counter
+	landings, outcomes, progressFailures       metric.Int64Counter
+	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
+	publishTime, snapshotHold                  metric.Float64Histogram
+	registration                               metric.Registration
+}
+
+func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
+	var errs []error
+	counter := func(name, what string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithDescription(what))
+		errs = append(errs, err)
+		return c
+	}
+	seconds := func(name, what string) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithDescription(what), metric.WithUnit("s"),
+			metric.WithExplicitBucketBoundaries(.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5))
+		errs = append(errs, err)
+		return h
+	}
+	x := &metrics{
+		publishes:        counter("mqrouter.broker.publishes", "messages stored for publishers"),
+		publishFailures:  counter("mqrouter.broker.publish.failures", "messages whose append failed"),
+		publishTime:      seconds("mqrouter.broker.publish.duration", "from append to commit and fold"),
+		deliveries:       counter("mqrouter.broker.deliveries", "messages handed to consumers"),
+		acks:             counter("mqrouter.broker.acks", "acknowledgements taken"),
+		dead:             counter("mqrouter.broker.dead_letters", "messages moved to a dead-letter topic for a consumer group"),
+		trimmed:          counter("mqrouter.broker.trimmed_unread", "messages that were trimmed before an undeclared group had read them"),
+		landings:         counter("mqrouter.broker.landings", "records landed or parked for other groups"),
+		outcomes:         counter("mqrouter.broker.outcomes", "numbers that destinations settled without landing them"),
+		progressFailures: counter("mqrouter.broker.progress.failures", "progress records that could not be appended and are tried again"),
+		snapshots:        counter("mqrouter.broker.snapshots", "snapshots written"),
+		snapshotFailures: counter("mqrouter.broker.snapshot.failures", "snapshots that failed"),
+		snapshotHold:     seconds("mqrouter.broker.snapshot.hold", "how long the fold stood still for a snapshot"),
+		overBudgetCtr:    counter("mqrouter.broker.cache.over_budget", "times a cache subscription was left out of retention"),
+	}
+	errs = append(errs, x.observe(m, b))
+	return x, errors.Join(errs...)
+}
+
+// observe registers the gauges, which are read when somebody asks.
+func (x *metrics) observe(m metric.Meter, b *Broker) error {
+	backlog, err1 := m.Int64ObservableGauge("mqrouter.flow.backlog", metric.WithUnit("By"), metric.WithDescription("bytes that a destination has not settled"))
+	unsettled, err2 := m.Int64ObservableGauge("mqrouter.flow.unsettled", metric.WithDescription("numbers that a destination has not settled"))
+	lag, err3 := m.Int64ObservableGauge("mqrouter.group.lag", metric.WithDescription("messages that a consumer group has not settled"))
+	orphans, err4 := m.Int64ObservableGauge("mqrouter.flow.orphans", metric.WithDescription("numbers landed in a lineage that their origin gave up"))
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		return err
+	}
+	var err error
+	x.registration, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		st := b.Status()
+		for _, f := range st.Outgoing {
+			at := metric.WithAttributes(attribute.String("flow", f.Flow.Target), attribute.String("city", string(f.City)),
+				attribute.String("class", f.Flow.Class.String()), attribute.Int("lane", int(f.Flow.Lane)))
+			o.ObserveInt64(backlog, f.BacklogBytes, at)
+			o.ObserveInt64(unsettled, int64(f.Head-f.Cursor), at)
+		}
+		for _, g := range st.Groups {
+			o.ObserveInt64(lag, int64(g.Lag), metric.WithAttributes(
+				attribute.String("group", string(g.Group)), attribute.String("topic", string(g.Topic))))
+		}
+		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
+		return nil
+	}, backlog, unsettled, lag, orphans)
+	return err
+}
+
+func (x *metrics) close() {
+	if x != nil && x.registration != nil {
+		_ = x.registration.Unregister() // only the noop and foreign meters fail
+	}
+}
+
+func (x *metrics) published(ctx context.Context, n int, took consumer.Instant) {
+	x.publishes.Add(ctx, int64(n))
+	x.publishTime.Record(ctx, time.Duration(took).Seconds())
+}
+
+func (x *metrics) publishFailed(ctx context.Context, n int) {
+	x.publishFailures.Add(ctx, int64(n))
+}
+
+func (x *metrics) received(n int) {
+	if n > 0 {
+		x.deliveries.Add(context.Background(), int64(n))
+	}
+}
+
+func (x *metrics) acked()          { x.acks.Add(context.Background(), 1) }
+func (x *metrics) deadLettered()   { x.dead.Add(context.Background(), 1) }
+func (x *metrics) trimmedUnread()  { x.trimmed.Add(context.Background(), 1) }
+func (x *metrics) landed(n int)    { x.landings.Add(context.Background(), int64(n)) }
+func (x *metrics) progressFailed() { x.progressFailures.Add(context.Background(), 1) }
+func (x *metrics) snapshotFailed() { x.snapshotFailures.Add(context.Background(), 1) }
+func (x *metrics) overBudget()     { x.overBudgetCtr.Add(context.Background(), 1) }
+
+func (x *metrics) outcome(o flow.Outcome) {
+	if o.Outcome != record.OutcomeLanded {
+		x.outcomes.Add(context.Background(), int64(o.Through-o.First+1),
+			metric.WithAttributes(attribute.Int("outcome", int(o.Outcome)), attribute.Int("reason", int(o.Reason))))
+	}
+}
+
+func (x *metrics) snapshot(hold time.Duration) {
+	x.snapshots.Add(context.Background(), 1)
+	x.snapshotHold.Record(context.Background(), hold.Seconds())
+}

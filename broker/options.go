@@ -1,0 +1,102 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	metricnoop "go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Options configures a broker.
+type Options struct {
+	FS       disk.FS        // the disk
+	Dir      string         // the broker's directory; made when absent
+	Node     *zone.NodeInfo // this node in Topology
+	Topology *zone.Topology
+	Logger   *slog.Logger // nil discards
+	Meter    metric.Meter // nil measures nothing
+	Rand     *rand.Rand   // makes incarnation and lineage ids; nil = seeded by the operating system
+	Limits   Limits
+}
+
+// Limits bounds what a broker holds and how it spends time. The zero value of
+// each field stands for the default named beside it.
+type Limits struct {
+	SegmentBytes  int64 // of a log segment; 0 = 1 GiB
+	MaxBatchBytes int64 // one write of the log; 0 = the log's default
+	QueueBytes    int64 // appends that wait for the log's writer; 0 = the log's default
+	TailBytes     int64 // newest log entries kept in memory; 0 = the log's default
+
+	SnapshotBytes int64         // log bytes between snapshots; 0 = 256 MiB, folded again in about a second
+	SnapshotEvery time.Duration // longest time between snapshots while the log grows; 0 = 1 minute
+
+	// ProgressDelay is how long acknowledgements and cursors wait for company
+	// before they are appended: what a crash may repeat. 0 = 50 ms.
+	ProgressDelay time.Duration
+
+	MaxBatch      int           // messages of one Publish; 0 = 1024
+	MaxReceive    int           // messages of one Receive; 0 = 1024
+	MaxInvisible  time.Duration // longest invisible time; 0 = 12 h, as in RocketMQ 5
+	MaxInFlight   int           // deliveries in hands of one consumer group and topic; 0 = 100,000
+	UnknownTries  int           // attempts of a group that the topology does not declare; 0 = 16
+	TrimEvery     time.Duration // how often retention is looked at; 0 = 10 s
+	MaxWantWindow int64         // bytes that a reader of landings may have sent ahead; 0 = 16 MiB
+}
+
+// Validate reports every fault of the options.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.FS == nil {
+		errs = append(errs, errors.New("no file system"))
+	}
+	if o.Dir == "" {
+		errs = append(errs, errors.New("no directory"))
+	}
+	switch {
+	case o.Topology == nil:
+		errs = append(errs, errors.New("no topology"))
+	case o.Node == nil:
+		errs = append(errs, errors.New("no node"))
+	case o.Node.Group == nil:
+		errs = append(errs, fmt.Errorf("node %s is not of a broker group", o.Node.Name))
+	case o.Topology.FindGroup(o.Node.Group.Name) == nil:
+		errs = append(errs, fmt.Errorf("group %s of node %s is not in the topology", o.Node.Group.Name, o.Node.Name))
+	}
+	return errors.Join(errs...)
+}
+
+func orDefault[T int | int64 | time.Duration](v, def T) T {
+	if v <= 0 {
+		return def
+	}
+	return v
+}
+
+func (o Options) withDefaults() Options {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Meter == nil {
+		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	}
+	l := &o.Limits
+	l.SegmentBytes = orDefault(l.SegmentBytes, 1<<30)
+	l.SnapshotBytes = orDefault(l.SnapshotBytes, 256<<20)
+	l.SnapshotEvery = orDefault(l.SnapshotEvery, time.Minute)
+	l.ProgressDelay = orDefault(l.ProgressDelay, 50*time.Millisecond)
+	l.MaxBatch = orDefault(l.MaxBatch, 1024)
+	l.MaxReceive = orDefault(l.MaxReceive, 1024)
+	l.MaxInvisible = orDefault(l.MaxInvisible, 12*time.Hour)
+	l.MaxInFlight = orDefault(l.MaxInFlight, 100_000)
+	l.UnknownTries = orDefault(l.UnknownTries, 16)
+	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
+	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
+	return o
+}

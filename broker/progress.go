@@ -1,0 +1,212 @@
+package broker
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+const (
+	// maxBuried bounds the dead-letter copies that one round appends for one
+	// subscription.
+	maxBuried = 64
+	// farWake is how long the loop sleeps when nothing waits for time.
+	farWake = time.Hour
+)
+
+// progressLoop expires deliveries, moves the dead, and appends what consumers
+// and destinations settled, at most once each ProgressDelay.
+func (b *Broker) progressLoop() {
+	timer := time.NewTimer(farWake)
+	defer timer.Stop()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-b.kick:
+		case <-timer.C:
+		}
+		timer.Reset(b.expireRound())
+		// Wait for company: one record then carries it all.
+		pause := time.NewTimer(b.limits.ProgressDelay)
+		select {
+		case <-b.ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		b.flushProgress(b.ctx, false)
+	}
+}
+
+// handsList returns who has something in hands.
+func (b *Broker) handsList() []*hands {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	list := make([]*hands, 0, len(b.holding))
+	for h := range b.holding {
+		list = append(list, h)
+	}
+	return list
+}
+
+// expireRound takes back what ran out and returns how long nothing will.
+func (b *Broker) expireRound() time.Duration {
+	wait := farWake
+	for _, h := range b.handsList() {
+		now := b.now()
+		h.disp.Expire(now)
+		for _, d := range h.disp.TakeDead(now, maxBuried, nil) {
+			b.bury(b.ctx, h, d, func(error) {})
+		}
+		if at, ok := h.disp.NextWake(); ok {
+			wait = min(wait, max(time.Duration(at-b.now()), time.Millisecond))
+		}
+	}
+	return wait
+}
+
+// flushProgress appends one record for all progress of consumers and one for
+// all cursors. held includes what is in hands: for an orderly stop.
+func (b *Broker) flushProgress(ctx context.Context, held bool) {
+	if o := b.collectProgress(held); o != nil {
+		if err := b.append(ctx, o); err != nil {
+			o.finished(err)
+		}
+	}
+	if o := b.collectSettles(); o != nil {
+		if err := b.append(ctx, o); err != nil {
+			o.finished(err)
+		}
+	}
+}
+
+// flushHeld makes everything durable that was answered but not yet logged.
+func (b *Broker) flushHeld() error {
+	for _, collect := range []func() *op{
+		func() *op { return b.collectProgress(true) }, b.collectSettles,
+	} {
+		o := collect()
+		if o == nil {
+			continue
+		}
+		if err := b.appendWait(context.Background(), o); err != nil {
+			return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
+		}
+	}
+	return nil
+}
+
+// collected is a part of a progress record and where it goes back to when the
+// record cannot be appended.
+type collected struct {
+	topic *topic
+	g     consumer.GroupDelta
+	undo  func(consumer.GroupDelta)
+}
+
+// collectReads takes what readers of landings have applied.
+func (b *Broker) collectReads() []collected {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var parts []collected
+	for key, to := range b.reads {
+		g := consumer.GroupDelta{Group: key.group, Topic: key.topic, Queues: []consumer.QueueDelta{{
+			Acked: []consumer.Range{{From: 0, To: to.offset}},
+		}}}
+		undo := func(consumer.GroupDelta) { b.applied(key, to.topic, to.offset) }
+		if to.offset > 0 {
+			parts = append(parts, collected{topic: to.topic, g: g, undo: undo})
+		}
+	}
+	clear(b.reads)
+	return parts
+}
+
+// collectProgress returns nil when there is nothing to log.
+func (b *Broker) collectProgress(held bool) *op {
+	parts := b.collectReads()
+	for _, h := range b.handsList() {
+		undo := func(g consumer.GroupDelta) { h.disp.Restore(g) }
+		now, wall := b.now(), wallNow()
+		if g, ok := h.disp.Collect(now, wall); ok {
+			parts = append(parts, collected{h.topic, g, undo})
+		}
+		if !held {
+			continue
+		}
+		if g, ok := h.disp.Held(now, wall); ok {
+			parts = append(parts, collected{h.topic, g, undo})
+		}
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	var delta consumer.Delta
+	incarnations := map[zone.Topic]record.Position{}
+	for _, p := range parts {
+		delta.Groups = append(delta.Groups, p.g)
+		incarnations[p.g.Topic] = p.topic.first
+	}
+	o := &op{finished: func(err error) {
+		if err == nil {
+			return
+		}
+		b.metrics.progressFailed()
+		for _, p := range parts {
+			p.undo(p.g)
+		}
+		poke(b.kick)
+	}}
+	return b.sealOp(o, record.TypeProgress, appendProgressBody(nil, incarnations, &delta))
+}
+
+// collectSettles returns nil when no cursor has moved.
+func (b *Broker) collectSettles() *op {
+	b.mu.Lock()
+	settles := b.settles
+	if len(settles) > 0 {
+		b.settles = map[flow.Leg]uint64{}
+	}
+	b.mu.Unlock()
+	if len(settles) == 0 {
+		return nil
+	}
+	items := make([]settleItem, 0, len(settles))
+	for leg, through := range settles {
+		items = append(items, settleItem{leg, through})
+	}
+	o := &op{finished: func(err error) {
+		if err != nil {
+			b.restoreSettles(settles)
+		}
+	}}
+	return b.sealOp(o, record.TypeSettle, appendSettleBody(nil, items))
+}
+
+func (b *Broker) restoreSettles(settles map[flow.Leg]uint64) {
+	b.mu.Lock()
+	for leg, through := range settles {
+		b.settles[leg] = max(b.settles[leg], through)
+	}
+	b.mu.Unlock()
+	poke(b.kick)
+}
+
+// sealOp gives the op its one control record. Such records may use the space
+// that the log keeps back: without them no space would ever come free.
+func (b *Broker) sealOp(o *op, t record.Type, body []byte) *op {
+	e, err := b.control(t, body)
+	if err != nil {
+		b.logger.Error("control record cannot be encoded", "group", string(b.self), "err", err)
+		o.finished(err)
+		return nil
+	}
+	o.batch = commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}
+	return o
+}

@@ -1,0 +1,273 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// wallNow is the time that records carry. Nothing is decided by it.
+func wallNow() time.Time { return time.Now() }
+
+// Publish stores the messages in one append and waits until they are committed
+// and folded. out has one element a message; it takes the result of each,
+// including its own error. The returned error is for the call as a whole: out
+// is not filled then, and when it is of ctx, the messages may be stored
+// nevertheless. Messages that all are of buffered topics are answered when they
+// are handed to the operating system, with LevelAccepted and offset -1.
+func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResult) error {
+	if err := b.ready("publish"); err != nil {
+		return err
+	}
+	if len(msgs) == 0 || len(msgs) > b.limits.MaxBatch || len(out) < len(msgs) {
+		return &Error{Op: "publish", Kind: KindInvalid, Text: fmt.Sprintf("%d messages and %d results; 1 to %d messages are allowed", len(msgs), len(out), b.limits.MaxBatch)}
+	}
+	v := b.view.Load()
+	o := &op{batch: commitlog.Batch{Buffered: true, Entries: make([]commitlog.Entry, 0, len(msgs))}}
+	which := make([]int, 0, len(msgs)) // entry -> message
+	stored := wallNow()
+	for i := range msgs {
+		out[i] = PublishResult{Offset: -1}
+		e, durability, err := b.prepare(v, &msgs[i], &out[i], stored)
+		if err != nil {
+			out[i].Err = err
+			continue
+		}
+		o.batch.Entries = append(o.batch.Entries, e)
+		o.batch.Buffered = o.batch.Buffered && durability == zone.DurabilityBuffered
+		which = append(which, i)
+	}
+	if len(which) == 0 {
+		return nil
+	}
+	began := b.now()
+	if err := b.appendWait(ctx, o); err != nil {
+		b.metrics.publishFailed(ctx, len(which))
+		return &Error{Op: "publish", Kind: kindOfLog(err), Err: err}
+	}
+	b.metrics.published(ctx, len(which), b.now()-began)
+	for k, i := range which {
+		o.result(k, b.self, &out[i])
+	}
+	return nil
+}
+
+// result fills in what was reached.
+func (o *op) result(k int, self zone.Group, r *PublishResult) {
+	if o.batch.Buffered {
+		r.Level = LevelAccepted
+		return
+	}
+	r.Queue, r.Offset = o.places[k].queue, int64(o.places[k].offset)
+	r.Level = LevelOrigin
+	if r.Destination.Group != nil && r.Destination.Group.Name == self {
+		r.Level = LevelStored
+	}
+}
+
+// prepare validates, resolves and encodes one message.
+func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time) (commitlog.Entry, zone.Durability, error) {
+	if m.Topic == nil || v.topics[m.Topic.Name] == nil {
+		var name zone.Topic
+		if m.Topic != nil {
+			name = m.Topic.Name
+		}
+		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: KindTopicUnknown, Topic: name}
+	}
+	t := v.topics[m.Topic.Name]
+	if err := checkMessage(t.info, v, m); err != nil {
+		return commitlog.Entry{}, 0, err
+	}
+	d, err := v.topo.Resolve(query(v, t.info, m))
+	if err != nil {
+		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
+	}
+	r.Destination = d
+	rec := b.recordOf(v, t, m, &d, stored)
+	r.Queue = int(rec.Queue)
+	if rec.Target != "" {
+		if err := b.checkBudget(t.info, rec); err != nil {
+			return commitlog.Entry{}, 0, err
+		}
+		if err := checkFar(t.info, m, &d); err != nil {
+			return commitlog.Entry{}, 0, err
+		}
+	}
+	e, err := b.own(rec)
+	if err != nil {
+		kind := KindInvalid
+		var limit *record.LimitError
+		if errors.As(err, &limit) {
+			kind = KindTooLarge
+		}
+		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
+	}
+	return e, t.info.Durability, nil
+}
+
+// checkMessage refuses what this build or the topic does not take.
+func checkMessage(t *zone.TopicInfo, v *view, m *Message) error {
+	refuse := func(kind Kind, format string, args ...any) error {
+		return &Error{Op: "publish", Kind: kind, Topic: t.Name, Text: fmt.Sprintf(format, args...)}
+	}
+	if t.Kind != zone.KindNormal {
+		return refuse(KindUnsupported, "topics of kind %s are not supported by this version", t.Kind)
+	}
+	if t.Route.Kind == zone.RouteBroadcastZone {
+		return refuse(KindUnsupported, "route %s is not supported by this version", t.Route)
+	}
+	if m.Kind != 0 && m.Kind != t.Kind {
+		return refuse(KindUnsupported, "a message of kind %s on a topic of kind %s", m.Kind, t.Kind)
+	}
+	if !m.DeliverAt.IsZero() {
+		return refuse(KindUnsupported, "delayed delivery is not supported by this version")
+	}
+	if m.ID == "" {
+		return refuse(KindInvalid, "the message has no id")
+	}
+	if limit := smallest(t.MaxBody, v.zone.MaxBody); limit > 0 && len(m.Body) > limit {
+		return refuse(KindTooLarge, "body of %d bytes; at most %d are allowed", len(m.Body), limit)
+	}
+	return nil
+}
+
+// checkFar refuses a body that the destination would have to park.
+func checkFar(t *zone.TopicInfo, m *Message, d *zone.Destination) error {
+	if d.Zone != nil && d.Zone.MaxBody > 0 && len(m.Body) > d.Zone.MaxBody {
+		return &Error{Op: "publish", Kind: KindTooLarge, Topic: t.Name,
+			Text: fmt.Sprintf("body of %d bytes; zone %s takes at most %d", len(m.Body), d.Zone.Name, d.Zone.MaxBody)}
+	}
+	return nil
+}
+
+// smallest returns the smaller of two limits of which 0 is none.
+func smallest(a, b int) int {
+	if a == 0 || (b != 0 && b < a) {
+		return b
+	}
+	return a
+}
+
+// query reads from the message what the topic's route asks for.
+func query(v *view, t *zone.TopicInfo, m *Message) zone.Query {
+	q := zone.Query{Topic: t, From: v.zone, MessageGroup: m.MessageGroup, MessageID: m.ID}
+	var value string
+	switch t.Route.From {
+	case zone.FromProperty:
+		value = m.Properties[t.Route.Property]
+	case zone.FromKey:
+		if len(m.Keys) > 0 {
+			value = m.Keys[0]
+		}
+	case zone.FromMessageGroup:
+		value = m.MessageGroup
+	}
+	switch t.Route.Kind {
+	case zone.RouteShard:
+		q.User = value
+	case zone.RouteExplicit:
+		q.Destination = value
+	}
+	return q
+}
+
+func kindOfResolve(err error) Kind {
+	switch {
+	case errors.Is(err, zone.ErrUnknownTopic):
+		return KindTopicUnknown
+	case errors.Is(err, zone.ErrOriginForbidden), errors.Is(err, zone.ErrDestinationForbidden):
+		return KindResidency
+	}
+	return KindUnroutable
+}
+
+// recordOf makes the record of a message.
+func (b *Broker) recordOf(v *view, t *topicView, m *Message, d *zone.Destination, stored time.Time) *record.Record {
+	info := t.info
+	r := &record.Record{
+		Type: record.TypeMessage, Topic: info.Name, Queue: chooseQueue(t, m),
+		Kind: info.Kind, Class: info.Class, Durability: info.Durability,
+		Shard: record.NoShard, Slot: d.Slot, RouteEpoch: v.topo.Epoch, Residency: t.residency,
+		Born: m.Born, Stored: stored,
+		MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
+		Attempt: uint32(max(m.Attempt, 0)), TraceContext: m.TraceContext, BornHost: m.BornHost,
+		Encoding: m.Encoding, Digest: m.Digest, Properties: properties(m.Properties), Body: m.Body,
+	}
+	if m.MessageGroup != "" {
+		r.GroupHash = xxhash.Sum64String(m.MessageGroup)
+	}
+	if d.HasShard {
+		r.Shard = uint32(d.Shard)
+	}
+	switch {
+	case d.Channel != nil:
+		r.Target, r.Channel, r.Class = string(d.Channel.Name), true, d.Channel.Class
+	case d.Group.Name != b.self:
+		r.Target = string(d.Group.Name)
+		r.Lane = uint8(int(d.Slot) % b.log.Lanes())
+	}
+	return r
+}
+
+// chooseQueue keeps a message group in one queue, takes the client's hint, and
+// else goes round. A broadcast has one order and so one queue.
+func chooseQueue(t *topicView, m *Message) uint16 {
+	n := max(t.info.Queues, 1)
+	switch {
+	case t.info.Channel != nil:
+		return 0
+	case m.MessageGroup != "":
+		return uint16(xxhash.Sum64String(m.MessageGroup) % uint64(n))
+	case m.Queue >= 0 && m.Queue < n:
+		return uint16(m.Queue)
+	}
+	return uint16(t.turn.Add(1) % uint32(n))
+}
+
+// properties orders the properties, so that equal messages have equal bytes.
+func properties(m map[string]string) []record.Property {
+	if len(m) == 0 {
+		return nil
+	}
+	list := make([]record.Property, 0, len(m))
+	for k, v := range m {
+		list = append(list, record.Property{Key: k, Value: v})
+	}
+	slices.SortFunc(list, func(a, b record.Property) int {
+		if a.Key < b.Key {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// checkBudget refuses a record for a flow of which some destination holds back
+// as much as the topic allows.
+func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
+	if t.Budget <= 0 {
+		return nil
+	}
+	id := record.FlowID{Origin: b.self, Incarnation: b.log.Incarnation(), Target: r.Target, Channel: r.Channel, Class: r.Class, Lane: r.Lane}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	f := b.state.out[id]
+	if f == nil {
+		return nil
+	}
+	for _, l := range f.legs {
+		if l.backlog >= t.Budget {
+			return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
+				Text: fmt.Sprintf("%s %s has %d bytes of backlog; the topic allows %d", r.Target, l.key.city, l.backlog, t.Budget)}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,180 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// minInvisible is the shortest invisible time: less would have a message back
+// before its consumer could see it.
+const minInvisible = 10 * time.Millisecond
+
+// Receive returns messages for the consumer group and hides them from others
+// for the invisible time. It waits for at least one message; it returns none
+// and no error when the wait is over. A message that expires unacknowledged is
+// delivered again, and goes to the dead-letter topic after the group's maximum
+// of deliveries. It costs no goroutine while it waits.
+//
+// Messages that the filter excludes are settled for the group. Messages of a
+// dead-letter topic have no maximum of deliveries.
+func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, error) {
+	if err := b.ready("receive"); err != nil {
+		return nil, err
+	}
+	r.Max = min(max(r.Max, 1), b.limits.MaxReceive)
+	r.Invisible = min(max(r.Invisible, minInvisible), b.limits.MaxInvisible)
+	h, err := b.subscriptionFor(ctx, "receive", r.Group, r.Topic)
+	if err != nil {
+		return nil, err
+	}
+	deadline := time.NewTimer(max(r.Wait, 0))
+	defer deadline.Stop()
+	for {
+		// In line before the look, so that nothing can come unseen between.
+		w := h.disp.Wait()
+		list, more := b.take(h, &r)
+		if len(list) > 0 || (r.Wait <= 0 && !more) {
+			w.Stop()
+			return list, nil
+		}
+		if more && ctx.Err() == nil {
+			w.Stop()
+			continue // the filter let none of those through that were looked at
+		}
+		err := b.waitTurn(ctx, w, deadline.C)
+		w.Stop()
+		if err != nil {
+			if errors.Is(err, errWaitOver) {
+				err = nil
+			}
+			return nil, err
+		}
+		if b.handsOf(h.sub.key) != h {
+			return nil, &Error{Op: "receive", Kind: KindBusy, Group: r.Group, Topic: r.Topic, Text: "the subscription changed"}
+		}
+	}
+}
+
+var errWaitOver = errors.New("wait is over")
+
+func (b *Broker) waitTurn(ctx context.Context, w *consumer.Waiter, deadline <-chan time.Time) error {
+	select {
+	case <-w.C():
+		return nil
+	case <-deadline:
+		return errWaitOver
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-b.failed:
+		return &Error{Op: "receive", Kind: KindStopped, Err: b.failErr}
+	case <-b.ctx.Done():
+		return &Error{Op: "receive", Kind: KindClosed}
+	}
+}
+
+// taker reads what the dispatcher offers.
+type taker struct {
+	b      *Broker
+	h      *hands
+	r      *ReceiveRequest
+	hashes []uint32 // of the filter's tags
+	queues []*topicQueue
+	bytes  int
+	read   []record.View // what was let through, in the order of the answers
+}
+
+// take takes what is there. more says that it stopped early.
+func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool) {
+	t := taker{b: b, h: h, r: r}
+	if !r.Filter.All {
+		for _, tag := range r.Filter.Tags {
+			t.hashes = append(t.hashes, tagHash([]byte(tag)))
+		}
+	}
+	b.mu.RLock()
+	t.queues = slices.Clone(h.topic.queues)
+	b.mu.RUnlock()
+	now := b.now()
+	got, more := h.disp.Take(consumer.TakeRequest{
+		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: r.ClientID, Match: t.match,
+	}, nil)
+	poke(b.kick) // the filter may have settled some, an expiry is due later
+	list := make([]Delivery, 0, len(got))
+	for i := range got {
+		list = append(list, t.delivery(&got[i], t.read[i]))
+	}
+	b.metrics.received(len(list))
+	return list, more
+}
+
+// match looks at a message: first at the hash of its tag, which costs no
+// read of the log, then at the tag itself.
+func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
+	if int(q) >= len(t.queues) {
+		return consumer.Later
+	}
+	e, err := t.queues[q].index.Get(offset)
+	if err != nil {
+		return t.unreadable(q, offset, err)
+	}
+	if !t.r.Filter.All && !slices.Contains(t.hashes, e.Hash) {
+		return consumer.Skip
+	}
+	v, err := t.b.readRecord(e)
+	if err != nil {
+		return t.unreadable(q, offset, err)
+	}
+	if !t.r.Filter.All && !slices.Contains(t.r.Filter.Tags, string(v.Tag())) {
+		return consumer.Skip
+	}
+	if t.r.MaxBytes > 0 && len(t.read) > 0 && t.bytes+len(v.Body()) > t.r.MaxBytes {
+		return consumer.Stop
+	}
+	t.bytes += len(v.Body())
+	t.read = append(t.read, v)
+	return consumer.Deliver
+}
+
+// unreadable settles what is trimmed, which is counted, and has everything
+// else tried again later: damage is reported, never skipped.
+func (t *taker) unreadable(q uint16, offset uint64, err error) consumer.Verdict {
+	var outside *queue.RangeError
+	if errors.Is(err, commitlog.ErrTrimmed) || (errors.As(err, &outside) && offset < outside.First) {
+		t.b.metrics.trimmedUnread()
+		return consumer.Skip
+	}
+	t.b.logger.Error("message cannot be read", "topic", string(t.h.topic.name), "queue", q, "seq", offset, "err", err)
+	return consumer.Later
+}
+
+func (t *taker) delivery(got *consumer.Taken, v record.View) Delivery {
+	return Delivery{
+		Record: v, Topic: t.h.topic.name, Queue: int(got.Queue), Offset: int64(got.Offset),
+		Attempt: int(got.Attempt), Invisible: t.r.Invisible, Stored: v.Stored(),
+		Handle: t.b.handle(t.h, t.r.Group, got.Queue, got.Offset, got.Delivery),
+	}
+}
+
+func (b *Broker) handle(h *hands, g zone.ConsumerGroup, q uint16, offset, delivery uint64) string {
+	return b.sealer.Seal(consumer.Handle{
+		Incarnation: b.log.Incarnation(), Group: consumer.HashGroup(g), Topic: h.id,
+		Queue: q, Offset: offset, Delivery: delivery,
+	})
+}
+
+// readRecord reads the record of an index entry.
+func (b *Broker) readRecord(e queue.Entry) (record.View, error) {
+	entry, err := b.log.ReadAt(e.Position, int(e.Size))
+	if err != nil {
+		return record.View{}, err
+	}
+	return record.Parse(entry.Record)
+}

@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/record"
+)
+
+// trimLoop removes what nobody needs any more.
+func (b *Broker) trimLoop() {
+	tick := time.NewTicker(b.limits.TrimEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-b.failed:
+			return
+		case <-tick.C:
+		}
+		if err := b.trim(wallNow()); err != nil {
+			b.logger.Warn("trim failed", "group", string(b.self), "err", err)
+		}
+	}
+}
+
+// trim removes whole segments of the log below everything that is still
+// needed, and then the index entries that point there.
+func (b *Broker) trim(now time.Time) error {
+	floor, over := b.floor()
+	for _, sub := range over {
+		b.metrics.overBudget()
+		b.logger.Warn("cache subscription no longer holds records back: it is beyond its topic's budget",
+			"group", string(sub.group), "topic", string(sub.topic))
+	}
+	horizon, err := b.horizon(now)
+	if err != nil {
+		return err
+	}
+	floor = min(floor, horizon)
+	if floor <= b.log.Begin() {
+		return nil
+	}
+	before := b.log.Begin()
+	begin, err := b.log.Trim(floor)
+	if err != nil || begin == before {
+		return err
+	}
+	b.logger.Info("log trimmed", "group", string(b.self), "seq", uint64(begin))
+	return b.trimIndexes(begin)
+}
+
+// floor returns the lowest position that cursors, declared consumer groups or
+// snapshots need, and the cache subscriptions that were left out of account.
+func (b *Broker) floor() (record.Position, []subKey) {
+	topo, end := b.Topology(), b.log.Committed()
+	var over []subKey
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	floor := b.trimAt
+	for _, f := range b.state.out {
+		for _, l := range f.legs {
+			if l.cursor < f.head() {
+				floor = min(floor, positionOf(f.index, l.cursor))
+			}
+		}
+	}
+	for key, sub := range b.state.subs {
+		if !sub.declared {
+			continue
+		}
+		lowest := end
+		for _, st := range b.state.progress.State(key.group, key.topic) {
+			if int(st.Queue) < len(sub.topic.queues) {
+				lowest = min(lowest, positionOf(sub.topic.queues[st.Queue].index, st.Floor))
+			}
+		}
+		if t := topo.FindTopic(key.topic); sub.cache && t != nil && t.Budget > 0 && int64(end-lowest) > t.Budget {
+			over = append(over, key)
+			continue
+		}
+		floor = min(floor, lowest)
+	}
+	return floor, over
+}
+
+// positionOf returns where number i is, or the end of time when the index has
+// nothing there yet. An index that cannot be read holds everything back.
+func positionOf(ix *queue.Index, i uint64) record.Position {
+	i = max(i, ix.First())
+	if i >= ix.Next() {
+		return ^record.Position(0)
+	}
+	e, err := ix.Get(i)
+	if err != nil {
+		return 0
+	}
+	return e.Position
+}
+
+// horizon returns the position below which everything is older than the longest
+// retention of a declared topic.
+func (b *Broker) horizon(now time.Time) (record.Position, error) {
+	var keep time.Duration
+	b.mu.RLock()
+	for _, t := range b.state.topics {
+		keep = max(keep, t.retention)
+	}
+	b.mu.RUnlock()
+	times, err := b.log.SegmentTimes(b.ctx)
+	if err != nil {
+		return 0, err
+	}
+	var at record.Position
+	for _, s := range times {
+		if s.Last.IsZero() || now.Sub(s.Last) < keep {
+			break
+		}
+		at = s.End
+	}
+	return at, nil
+}
+
+// trimIndexes drops index entries below the log's beginning. The fold stands
+// still meanwhile: indexes have one writer.
+func (b *Broker) trimIndexes(begin record.Position) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.state.topics {
+		for _, q := range t.queues {
+			if err := trimIndex(q.index, begin); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range b.state.out {
+		if err := trimIndex(f.index, begin); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func trimIndex(ix *queue.Index, begin record.Position) error {
+	i, _, err := ix.Search(begin)
+	if err != nil || i <= ix.First() {
+		return err
+	}
+	return ix.TrimBefore(i)
+}

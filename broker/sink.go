@@ -1,0 +1,204 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+const (
+	// maxHops is how often a record may cross cities or land again.
+	maxHops = 4
+	// landWait bounds how long Land waits for room in the log's queue.
+	landWait = time.Second
+)
+
+// errNotNext refuses a landing that does not continue the settled prefix.
+var errNotNext = errors.New("broker: landing does not continue the settled prefix")
+
+// Sink returns the destination's end of all flows. Source and Sink are two
+// views of one broker: some of their methods share a name.
+func (b *Broker) Sink() flow.Sink { return (*sink)(b) }
+
+type sink Broker
+
+func (s *sink) b() *Broker { return (*Broker)(s) }
+
+// Group implements flow.Sink.
+func (s *sink) Group() zone.Group { return s.self }
+
+// Incarnation implements flow.Sink.
+func (s *sink) Incarnation() record.Incarnation { return s.log.Incarnation() }
+
+// Epoch implements flow.Sink.
+func (s *sink) Epoch() uint64 {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.state.epoch
+}
+
+// Topology implements flow.Sink.
+func (s *sink) Topology() *zone.Topology { return s.b().Topology() }
+
+// Resume implements flow.Sink.
+func (s *sink) Resume(id record.FlowID) flow.SinkState {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f := s.state.in[id]
+	if f == nil {
+		return flow.SinkState{}
+	}
+	st := flow.SinkState{
+		Known: true, Settled: f.settled, Last: f.last, Sealed: f.sealed,
+		History: slices.Clone(f.history), Outcomes: slices.Clone(f.outcomes),
+	}
+	slices.SortStableFunc(st.History, func(a, b flow.Have) int {
+		if a.Epoch < b.Epoch {
+			return -1
+		}
+		if a.Epoch > b.Epoch {
+			return 1
+		}
+		return 0
+	})
+	return st
+}
+
+// Writable implements flow.Sink.
+func (s *sink) Writable() error {
+	if err := s.b().ready("land"); err != nil {
+		return err
+	}
+	if err := s.log.Writable(); err != nil {
+		return &Error{Op: "land", Kind: kindOfLog(err), Err: err}
+	}
+	return nil
+}
+
+// Land implements flow.Sink. It may wait up to a second for room in the log's
+// queue and is held after that.
+func (s *sink) Land(l flow.Landing, done func(error)) error {
+	b := s.b()
+	if err := s.Writable(); err != nil {
+		return &flow.HeldError{Code: wire.CodeHeld, Err: err}
+	}
+	s.mu.RLock()
+	full := false
+	if f := s.state.in[l.Flow]; f != nil {
+		full = len(f.outcomes) >= maxOutcomes
+	}
+	s.mu.RUnlock()
+	if full {
+		return &flow.HeldError{Code: wire.CodeHeld, Err: errors.New("too many outcomes wait for the origin's cursor")}
+	}
+	entries, err := s.judge(&l)
+	if err != nil {
+		return err
+	}
+	o := &op{batch: commitlog.Batch{Entries: entries}}
+	o.finished = func(err error) {
+		if err == nil && slices.ContainsFunc(o.places, func(p placement) bool { return !p.ok }) {
+			err = errNotNext
+		}
+		if err == nil {
+			b.metrics.landed(len(l.Records))
+		}
+		done(err)
+	}
+	ctx, cancel := context.WithTimeout(b.ctx, landWait)
+	defer cancel()
+	if err := b.append(ctx, o); err != nil {
+		return &flow.HeldError{Code: wire.CodeHeld, Err: err}
+	}
+	return nil
+}
+
+// judge makes the landing's entries: a record that can never be accepted here
+// is settled as parked, and stops nothing behind it.
+func (s *sink) judge(l *flow.Landing) ([]commitlog.Entry, error) {
+	v := s.view.Load()
+	env := record.Envelope{
+		Flow: l.Flow, Lineage: l.Lineage, LineageEpoch: l.LineageEpoch,
+		Hops: l.Hops, Path: l.Path, OriginCursor: l.OriginCursor, Landed: wallNow(),
+	}
+	if len(l.Records) == 0 {
+		env.Number, env.Through, env.Outcome, env.Reason = l.First, l.Through, l.Outcome, l.Reason
+		e, err := envelopeEntry(&env, nil)
+		return []commitlog.Entry{e}, err
+	}
+	entries := make([]commitlog.Entry, 0, len(l.Records))
+	for i, rec := range l.Records {
+		reason, err := v.judge(l, rec)
+		if err != nil {
+			return nil, err
+		}
+		number := l.First + uint64(i)
+		env.Number, env.Through, env.Outcome, env.Reason = number, number, record.OutcomeLanded, record.ReasonNone
+		if reason != record.ReasonNone {
+			env.Outcome, env.Reason, rec = record.OutcomeParked, reason, nil
+		}
+		e, err := envelopeEntry(&env, rec)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
+
+func envelopeEntry(env *record.Envelope, rec []byte) (commitlog.Entry, error) {
+	buf, err := record.AppendEnvelope(nil, env)
+	return commitlog.Entry{Kind: commitlog.KindLanding, Envelope: buf, Record: rec}, err
+}
+
+// judge returns why the record can never land here, or ReasonNone. It is held
+// (an error) when this node's topology is older than the record's route.
+func (v *view) judge(l *flow.Landing, rec []byte) (record.Reason, error) {
+	r, err := record.Parse(rec)
+	if err != nil {
+		return record.ReasonCorrupt, nil
+	}
+	if err := r.Verify(); err != nil {
+		return record.ReasonCorrupt, nil
+	}
+	if route := r.RouteEpoch(); v.topo.Epoch.Compare(route) < 0 {
+		return 0, &flow.HeldError{Code: wire.CodeTopologyBehind,
+			Err: fmt.Errorf("the record was routed by topology %s, this node has %s", route, v.topo.Epoch)}
+	}
+	t := v.topics[zone.Topic(r.Topic())]
+	switch {
+	case r.Type() != record.TypeMessage:
+		return record.ReasonUnsupported, nil
+	case l.Hops > maxHops:
+		return record.ReasonHops, nil
+	case t == nil || !t.lands:
+		return record.ReasonUnknownTopic, nil
+	case !r.MayEnter(v.zone.City.Name) || !t.info.ResidentIn(v.zone.City):
+		return record.ReasonResidency, nil
+	}
+	if limit := smallest(t.info.MaxBody, v.zone.MaxBody); limit > 0 && len(r.Body()) > limit {
+		return record.ReasonTooLarge, nil
+	}
+	return record.ReasonNone, nil
+}
+
+// Seal implements flow.Sink.
+func (s *sink) Seal(ctx context.Context, id record.FlowID) (uint64, error) {
+	b := s.b()
+	e, err := b.control(record.TypeSeal, appendSealBody(nil, id))
+	if err == nil {
+		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}})
+	}
+	if err != nil {
+		return 0, &Error{Op: "seal", Kind: kindOfLog(err), Err: err}
+	}
+	return s.Resume(id).Settled, nil
+}

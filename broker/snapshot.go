@@ -1,0 +1,272 @@
+package broker
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/record"
+)
+
+const (
+	snapshotPrefix = "snapshot-"
+	snapshotsKept  = 2
+	secretName     = "handle.key"
+	secretBytes    = 32
+	// maxSmallFile bounds what is read whole into memory.
+	maxSmallFile = 1 << 30
+)
+
+// snapshotLoop writes snapshots when enough log has come or enough time gone.
+func (b *Broker) snapshotLoop() {
+	tick := time.NewTicker(b.limits.SnapshotEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-b.ctx.Done():
+			return
+		case <-b.failed:
+			return
+		case <-b.snapKick:
+		case <-tick.C:
+		}
+		if err := b.snapshot(b.ctx); err != nil && b.ctx.Err() == nil {
+			b.metrics.snapshotFailed()
+			b.logger.Warn("snapshot failed", "group", string(b.self), "err", err)
+		}
+	}
+}
+
+// snapshot writes a snapshot unless the newest one is of this position. The
+// fold stands still only while the state is copied; the slow part, syncing
+// indexes and file, runs beside it. It is called by one goroutine at a time.
+func (b *Broker) snapshot(ctx context.Context) error {
+	if err := b.failure(); err != nil {
+		return err
+	}
+	began := b.now()
+	b.mu.Lock()
+	if b.state.position == b.snapAt {
+		b.mu.Unlock()
+		return nil
+	}
+	if err := b.indexes.Flush(); err != nil {
+		b.mu.Unlock()
+		return fmt.Errorf("flush of indexes: %w", err)
+	}
+	data, at := b.state.encode(), b.state.position
+	b.mu.Unlock()
+	held := b.now() - began
+	if err := b.indexes.Sync(ctx); err != nil {
+		return fmt.Errorf("sync of indexes: %w", err)
+	}
+	name := fmt.Sprintf("%s%020d", snapshotPrefix, at)
+	if err := b.writeFile(name, data); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	b.trimAt, b.snapAt = b.snapAt, at
+	b.mu.Unlock()
+	b.metrics.snapshot(time.Duration(held))
+	return b.pruneSnapshots()
+}
+
+// writeFile replaces a file in the broker's directory in one step.
+func (b *Broker) writeFile(name string, data []byte) error {
+	temp, final := path.Join(b.dir, name+".tmp"), path.Join(b.dir, name)
+	f, err := b.fs.Create(temp)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteAt(data, 0)
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = b.fs.Rename(temp, final)
+	}
+	if err != nil {
+		return errors.Join(err, b.fs.Remove(temp))
+	}
+	return b.fs.SyncDir(b.dir)
+}
+
+func (b *Broker) readFile(name string) ([]byte, error) {
+	f, err := b.fs.Open(path.Join(b.dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	size, err := f.Size()
+	if err != nil || size == 0 {
+		return nil, err
+	}
+	if size > maxSmallFile {
+		return nil, fmt.Errorf("%s has %d bytes", name, size)
+	}
+	data := make([]byte, size)
+	_, err = f.ReadAt(data, 0)
+	return data, err
+}
+
+// snapshotNames returns the snapshots, newest first.
+func (b *Broker) snapshotNames() ([]string, error) {
+	names, err := b.fs.List(b.dir)
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(n string) bool {
+		return !strings.HasPrefix(n, snapshotPrefix) || strings.HasSuffix(n, ".tmp")
+	})
+	slices.Sort(names)
+	slices.Reverse(names)
+	return names, nil
+}
+
+func (b *Broker) pruneSnapshots() error {
+	names, err := b.snapshotNames()
+	if err != nil || len(names) <= snapshotsKept {
+		return err
+	}
+	for _, n := range names[snapshotsKept:] {
+		err = errors.Join(err, b.fs.Remove(path.Join(b.dir, n)))
+	}
+	return err
+}
+
+// restore makes the state from the newest usable snapshot and the log behind
+// it, or from the whole log when that is all there.
+func (b *Broker) restore(ctx context.Context) error {
+	names, err := b.snapshotNames()
+	if err != nil {
+		return err
+	}
+	var refused error
+	for _, name := range names {
+		s, err := b.loadSnapshot(name)
+		if err != nil {
+			b.logger.Warn("snapshot is not used", "group", string(b.self), "err", err)
+			refused = errors.Join(refused, err)
+			continue
+		}
+		// trimAt stays 0: until the next snapshot is written, the log keeps what
+		// the one before this needs.
+		b.snapAt = s.position
+		return b.replay(ctx, s)
+	}
+	if begin := b.log.Begin(); begin > b.firstPosition() {
+		return errors.Join(&SnapshotError{Name: b.dir, What: fmt.Sprintf(
+			"the log begins at %d, so the fold cannot be made without a snapshot; restore one, or remove the store to begin anew", begin)}, refused)
+	}
+	if err := b.indexes.Recover(nil); err != nil {
+		return err
+	}
+	return b.replay(ctx, b.emptyState())
+}
+
+// firstPosition is where a log begins that was never trimmed.
+func (b *Broker) firstPosition() record.Position {
+	if rows := b.log.Lineage(); len(rows) > 0 {
+		return rows[0].First
+	}
+	return 0
+}
+
+func (b *Broker) emptyState() *state {
+	return newState(b.self, b.log.Incarnation(), b.indexes, b.lineageID)
+}
+
+func (b *Broker) lineageID(epoch uint64) (record.LineageID, bool) {
+	for _, row := range b.log.Lineage() {
+		if row.Epoch == epoch {
+			return row.ID, true
+		}
+	}
+	return 0, false
+}
+
+// loadSnapshot reads one snapshot and checks that it is of this log.
+func (b *Broker) loadSnapshot(name string) (*state, error) {
+	data, err := b.readFile(name)
+	if err != nil {
+		return nil, &SnapshotError{Name: name, What: "cannot be read", Err: err}
+	}
+	s := b.emptyState()
+	cuts, err := s.decode(name, data)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.checkLineage(s); err != nil {
+		return nil, &SnapshotError{Name: name, What: "it is not of this log", Err: err}
+	}
+	// Last, since it changes files.
+	if err := cuts.open(b.indexes); err != nil {
+		return nil, &SnapshotError{Name: name, What: "an index does not go with it", Err: err}
+	}
+	return s, nil
+}
+
+// checkLineage refuses a state that is of another log, or of a part of this
+// one that is gone.
+func (b *Broker) checkLineage(s *state) error {
+	rows := b.log.Lineage()
+	i := slices.IndexFunc(rows, func(r commitlog.LineageStart) bool { return r.Epoch == s.epoch && r.ID == s.lineage })
+	switch {
+	case i < 0:
+		return fmt.Errorf("its lineage %x of epoch %d is not in the log's table", s.lineage, s.epoch)
+	case s.position < rows[i].First || (i+1 < len(rows) && s.position > rows[i+1].First):
+		return fmt.Errorf("position %d is outside its lineage", s.position)
+	case s.position > b.log.Committed():
+		return fmt.Errorf("position %d is beyond the log's end %d", s.position, b.log.Committed())
+	case s.position < b.log.Begin():
+		return fmt.Errorf("the log begins at %d, behind its position %d", b.log.Begin(), s.position)
+	}
+	return nil
+}
+
+// replay folds the log from the state's position on.
+func (b *Broker) replay(ctx context.Context, s *state) error {
+	b.state = s
+	began, from, entries := b.now(), s.position, 0
+	err := b.log.Replay(ctx, from, func(e commitlog.Entry) error {
+		entries++
+		_, err := s.apply(&e)
+		if len(s.dirtyTopics)+len(s.dirtyFlows) > 0 {
+			b.takeDirty()
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	b.logger.Info("state restored", "group", string(b.self), "snapshot", uint64(from), "entries", entries,
+		"took", time.Duration(b.now()-began))
+	return nil
+}
+
+// loadSecret returns the secret that receipt handles are sealed with, made at
+// the first start.
+func (b *Broker) loadSecret() ([]byte, error) {
+	secret, err := b.readFile(secretName)
+	if err == nil && len(secret) == secretBytes {
+		return secret, nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	secret = make([]byte, secretBytes)
+	if _, err := rand.Read(secret); err != nil {
+		return nil, err
+	}
+	return secret, b.writeFile(secretName, secret)
+}

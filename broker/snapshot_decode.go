@@ -1,0 +1,110 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// cuts are the indexes that a snapshot names, by name, with their length, and
+// where to put each once it is open.
+type cuts struct {
+	next  map[string]uint64
+	place map[string]**queue.Index
+}
+
+func (c *cuts) add(id, next uint64, place **queue.Index) {
+	name := indexName(id)
+	c.next[name], c.place[name] = next, place
+}
+
+// open cuts the indexes back to the snapshot, removes all others and opens
+// them.
+func (c *cuts) open(store *queue.Store) error {
+	if err := store.Recover(c.next); err != nil {
+		return err
+	}
+	for name, place := range c.place {
+		ix, err := store.Index(name)
+		if err != nil {
+			return err
+		}
+		*place = ix
+	}
+	return nil
+}
+
+func (s *state) decodeTopics(d *decoder, c *cuts) {
+	for range d.count() {
+		name := d.str()
+		var legs []legKey
+		for range d.count() {
+			legs = append(legs, legKey{zone.City(d.str()), zone.Group(d.str())})
+		}
+		s.channels[name] = legs
+	}
+	for range d.count() {
+		t := &topic{name: zone.Topic(d.str()), first: record.Position(d.u64())}
+		flags := d.byte()
+		t.declared, t.deadLetter, t.broadcast = flags&1 != 0, flags&2 != 0, flags&4 != 0
+		t.want = int(d.uint())
+		t.retention = time.Duration(d.uint()) * time.Millisecond
+		for range d.count() {
+			q := &topicQueue{id: d.uint()}
+			c.add(q.id, d.uint(), &q.index)
+			t.queues = append(t.queues, q)
+		}
+		if t.want < 1 || t.want > len(t.queues) {
+			d.bad = true
+		}
+		s.topics[t.name] = t
+	}
+	for range d.count() {
+		key := subKey{zone.ConsumerGroup(d.str()), zone.Topic(d.str())}
+		flags := d.byte()
+		t := s.topics[key.topic]
+		if t == nil {
+			d.bad = true
+			return
+		}
+		sub := s.subscribe(key, t)
+		sub.declared, sub.cache = flags&1 != 0, flags&2 != 0
+	}
+}
+
+func (s *state) decodeOut(d *decoder, c *cuts) {
+	for range d.count() {
+		f := &outFlow{id: d.flow(), ixID: d.uint()}
+		f.seen = d.uint()
+		c.add(f.ixID, f.seen, &f.index)
+		for range d.count() {
+			f.marks = append(f.marks, flow.Mark{Epoch: d.uint(), ID: record.LineageID(d.u64()), First: d.uint()})
+		}
+		for range d.count() {
+			f.legs = append(f.legs, &leg{
+				key:    legKey{zone.City(d.str()), zone.Group(d.str())},
+				cursor: d.uint(), at: d.fingerprint(), parked: d.uint(), backlog: int64(d.uint()),
+			})
+		}
+		s.out[f.id] = f
+	}
+}
+
+func (s *state) decodeIn(d *decoder) {
+	for range d.count() {
+		id := d.flow()
+		f := &inFlow{settled: d.uint(), last: d.fingerprint(), sealed: d.bool(), orphans: d.uint()}
+		for range d.count() {
+			f.history = append(f.history, flow.Have{Lineage: record.LineageID(d.u64()), Epoch: d.uint(), Last: d.uint()})
+		}
+		for range d.count() {
+			f.outcomes = append(f.outcomes, flow.Outcome{
+				First: d.uint(), Through: d.uint(), Outcome: record.Outcome(d.byte()), Reason: record.Reason(d.uint()),
+			})
+		}
+		s.in[id] = f
+	}
+}

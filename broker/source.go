@@ -1,0 +1,244 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// ParkedTopic holds copies of records that a destination will never accept,
+// with a Cause of kind CauseLeg. It is received like any dead-letter topic.
+const ParkedTopic = zone.Topic(DeadLetterPrefix)
+
+var _ flow.Source = (*Broker)(nil)
+
+// Legs implements flow.Source.
+func (b *Broker) Legs() []flow.Leg {
+	topo := b.Topology()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var legs []flow.Leg
+	for id, f := range b.state.out {
+		for _, l := range f.legs {
+			if l.cursor < f.head() {
+				if leg, ok := liveLeg(topo, id, l.key); ok {
+					legs = append(legs, leg)
+				}
+			}
+		}
+	}
+	return legs
+}
+
+// liveLeg names the leg with its city; false when the topology no longer has
+// its destination, which keeps its backlog then.
+func liveLeg(t *zone.Topology, id record.FlowID, key legKey) (flow.Leg, bool) {
+	g := t.FindGroup(key.group)
+	if g == nil {
+		return flow.Leg{Flow: id, City: key.city, Group: key.group}, false
+	}
+	return flow.Leg{Flow: id, City: g.Zone.City.Name, Group: key.group}, true
+}
+
+// LegsChanged implements flow.Source.
+func (b *Broker) LegsChanged() <-chan struct{} { return b.legKick }
+
+// Origin implements flow.Source.
+func (b *Broker) Origin(id record.FlowID) (flow.OriginState, bool) {
+	begin := b.log.Begin()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	f := b.state.out[id]
+	if f == nil {
+		return flow.OriginState{}, false
+	}
+	st := flow.OriginState{Head: f.head(), Oldest: f.oldest()}
+	if i, _, err := f.index.Search(begin); err == nil {
+		st.Oldest = max(st.Oldest, i+1)
+	}
+	st.Lineage = append(st.Lineage, f.marks...)
+	return st, true
+}
+
+// Cursor implements flow.Source.
+func (b *Broker) Cursor(leg flow.Leg) (uint64, flow.Fingerprint) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if l := b.state.legOf(leg.Flow, legKey{leg.City, leg.Group}); l != nil {
+		return l.cursor, l.at
+	}
+	return 0, flow.Fingerprint{}
+}
+
+// FingerprintAt implements flow.Source.
+func (b *Broker) FingerprintAt(id record.FlowID, number uint64) (flow.Fingerprint, bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if f := b.state.out[id]; f != nil {
+		return f.fingerprint(number)
+	}
+	return flow.Fingerprint{}, false
+}
+
+// Wait implements flow.Source. The channel may also close earlier, when the
+// head moves without passing the number.
+func (b *Broker) Wait(id record.FlowID, number uint64) <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.state.out[id]
+	if f == nil || f.head() > number {
+		c := make(chan struct{})
+		if f != nil {
+			close(c)
+		}
+		return c
+	}
+	if f.advanced == nil {
+		f.advanced = make(chan struct{})
+	}
+	return f.advanced
+}
+
+// Read implements flow.Source.
+func (b *Broker) Read(leg flow.Leg, from uint64, count, bytes int, dst []flow.Item) ([]flow.Item, error) {
+	entries, err := b.flowEntries(leg.Flow, from, count)
+	if err != nil {
+		return dst, err
+	}
+	size := 0
+	for i, e := range entries {
+		if i > 0 && size+int(e.Size) > bytes {
+			break
+		}
+		v, err := b.readRecord(e)
+		if errors.Is(err, commitlog.ErrTrimmed) {
+			err = fmt.Errorf("%w: %w", flow.ErrTrimmed, err)
+		}
+		if err != nil {
+			if i > 0 {
+				break // what was read is of use; the next call meets the fault
+			}
+			return dst, err
+		}
+		item := flow.Item{Number: from + uint64(i), Record: v.Bytes()}
+		if !v.MayEnter(leg.City) {
+			item.Record, item.Skip = nil, true
+		}
+		size += int(e.Size)
+		dst = append(dst, item)
+	}
+	return dst, nil
+}
+
+// flowEntries returns index entries of one lineage from the number on.
+func (b *Broker) flowEntries(id record.FlowID, from uint64, count int) ([]queue.Entry, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	f := b.state.out[id]
+	if f == nil || from == 0 || from > f.head() {
+		return nil, nil
+	}
+	if from < f.oldest() {
+		return nil, flow.ErrTrimmed
+	}
+	_, until := f.lineageOf(from)
+	entries := make([]queue.Entry, min(uint64(max(count, 1)), until-from))
+	n, err := f.index.Read(from-1, entries)
+	if n == 0 && err != nil {
+		return nil, err
+	}
+	return entries[:n], nil
+}
+
+// Settle implements flow.Source. Copies of parked and moved records are durable
+// in ParkedTopic before the cursor moves past them.
+func (b *Broker) Settle(ctx context.Context, leg flow.Leg, s flow.Settlement) error {
+	if err := b.ready("settle"); err != nil {
+		return err
+	}
+	cursor, _ := b.Cursor(leg)
+	if s.Through <= cursor {
+		return nil
+	}
+	entries, err := b.parkedCopies(leg, cursor, s)
+	if err != nil {
+		return err
+	}
+	if len(entries) == 0 {
+		b.mu.Lock()
+		b.settles[leg] = max(b.settles[leg], s.Through)
+		b.mu.Unlock()
+		poke(b.kick)
+		return nil
+	}
+	// The settle record follows its copies in one batch: a crash between them
+	// leaves copies whose repetition the fold ignores.
+	e, err := b.control(record.TypeSettle, appendSettleBody(nil, []settleItem{{leg, s.Through}}))
+	if err != nil {
+		return err
+	}
+	o := &op{batch: commitlog.Batch{Entries: append(entries, e), Reserved: true}}
+	if err := b.appendWait(ctx, o); err != nil {
+		return &Error{Op: "settle", Kind: kindOfLog(err), Err: err}
+	}
+	return nil
+}
+
+// maxCopies bounds the dead-letter copies of one settlement; a destination that
+// parks more settles in several steps.
+const maxCopies = 4096
+
+// parkedCopies encodes the dead-letter copies that a settlement asks for.
+func (b *Broker) parkedCopies(leg flow.Leg, cursor uint64, s flow.Settlement) ([]commitlog.Entry, error) {
+	var entries []commitlog.Entry
+	for _, o := range s.Outcomes {
+		b.metrics.outcome(o)
+		if o.Outcome != record.OutcomeParked && o.Outcome != record.OutcomeMoved {
+			continue
+		}
+		for n := max(o.First, cursor+1); n <= min(o.Through, s.Through); n++ {
+			if len(entries) == maxCopies {
+				return nil, &Error{Op: "settle", Kind: KindTooLarge, Text: "too many parked records in one settlement"}
+			}
+			e, ok, err := b.parkedCopy(leg, n, o)
+			if err != nil {
+				return nil, err
+			}
+			if ok {
+				entries = append(entries, e)
+			}
+		}
+	}
+	return entries, nil
+}
+
+// parkedCopy is false when the record is no longer readable: nothing can be
+// kept of it then but the count.
+func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commitlog.Entry, bool, error) {
+	list, err := b.flowEntries(leg.Flow, number, 1)
+	if errors.Is(err, flow.ErrTrimmed) || (err == nil && len(list) == 0) {
+		return commitlog.Entry{}, false, nil
+	}
+	if err != nil {
+		return commitlog.Entry{}, false, err
+	}
+	v, err := b.readRecord(list[0])
+	if errors.Is(err, commitlog.ErrTrimmed) {
+		return commitlog.Entry{}, false, nil
+	}
+	if err != nil {
+		return commitlog.Entry{}, false, err
+	}
+	e, err := b.copyTo(ParkedTopic, v, &Cause{
+		Kind: CauseLeg, Topic: zone.Topic(v.Topic()), Queue: int(v.Queue()),
+		Flow: leg.Flow, City: leg.City, Destination: leg.Group, Number: number,
+		Outcome: o.Outcome, Reason: o.Reason, Original: v.Identity(),
+	})
+	return e, err == nil, err
+}

@@ -1,0 +1,267 @@
+package broker
+
+import (
+	"fmt"
+	"hash/crc32"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Bounds of the fold. They keep state small whatever the log holds.
+const (
+	maxQueues   = 4096 // queues of a topic that the fold opens
+	maxMarks    = 64   // lineage rows of a flow; older ones are forgotten
+	maxHistory  = 64   // lineages of an origin that a destination remembers
+	maxOutcomes = 8192 // outcome ranges of a flow that wait for the origin's cursor
+)
+
+// state is what the log folds to, in memory. Everything in it but the fields
+// marked volatile follows from the log alone and is part of snapshots. It is
+// guarded by Broker.mu.
+type state struct {
+	self     zone.Group
+	store    record.Incarnation
+	indexes  *queue.Store
+	lineages lineageFunc
+
+	position record.Position // end of the last entry folded
+	epoch    uint64          // of the lineage that is being folded
+	lineage  record.LineageID
+	topology zone.Epoch // last applied; zero = none yet
+	digest   zone.Digest
+
+	channels  map[string][]legKey
+	topics    map[zone.Topic]*topic
+	subs      map[subKey]*subscription
+	progress  *consumer.Progress
+	out       map[record.FlowID]*outFlow
+	in        map[record.FlowID]*inFlow
+	nextIndex uint64 // number of the next index; never given twice
+	counts    counts
+
+	// Volatile: what the entries of this delivery touched, for whoever wakes
+	// the waiting.
+	dirtyTopics []*topic
+	dirtyFlows  []*outFlow
+	landedAny   bool
+}
+
+// counts are running totals since the store was made.
+type counts struct {
+	Orphans       uint64 // numbers landed in a lineage that the origin gave up
+	Refused       uint64 // landings that the fold ignored: duplicate or out of order
+	VoidProgress  uint64 // progress of topics or groups that no longer exist
+	DeadLetters   uint64
+	RepeatedDead  uint64 // dead-letter copies ignored because the first one counted
+	LegsAtHead    uint64 // legs of channels that began with a gap
+	DroppedTopics uint64
+}
+
+// lineageFunc returns the id of the log's lineage of an epoch.
+type lineageFunc func(epoch uint64) (record.LineageID, bool)
+
+// topic is a topic as the fold knows it.
+type topic struct {
+	name       zone.Topic
+	first      record.Position // of the entry that made it: its incarnation
+	declared   bool            // by the last topology
+	deadLetter bool
+	broadcast  bool
+	want       int // queues that new records are spread over
+	retention  time.Duration
+	queues     []*topicQueue
+
+	dirty bool            // volatile: listed in state.dirtyTopics
+	grown chan struct{}   // volatile: closed when the topic changes; nil when nobody waits
+	subs  []*subscription // volatile: mirrors state.subs
+}
+
+type topicQueue struct {
+	id    uint64 // of the index
+	index *queue.Index
+}
+
+type subKey struct {
+	group zone.ConsumerGroup
+	topic zone.Topic
+}
+
+// subscription is a consumer group's use of a topic.
+type subscription struct {
+	key      subKey
+	topic    *topic
+	declared bool
+	cache    bool
+
+	hands *hands // volatile: deliveries in consumers' hands; nil until first asked for
+}
+
+func newState(self zone.Group, store record.Incarnation, indexes *queue.Store, lineages lineageFunc) *state {
+	return &state{
+		self: self, store: store, indexes: indexes, lineages: lineages,
+		channels: map[string][]legKey{},
+		topics:   map[zone.Topic]*topic{},
+		subs:     map[subKey]*subscription{},
+		out:      map[record.FlowID]*outFlow{},
+		in:       map[record.FlowID]*inFlow{},
+		progress: consumer.NewProgress(),
+	}
+}
+
+// newIndex opens the next index. Its number follows from the log, so a replay
+// gives the same one.
+func (s *state) newIndex() (uint64, *queue.Index, error) {
+	id := s.nextIndex
+	ix, err := s.indexes.Index(indexName(id))
+	if err != nil {
+		return 0, nil, err
+	}
+	// A run that ended before its snapshot may have left files of that name.
+	if err := ix.Reset(0); err != nil {
+		return 0, nil, err
+	}
+	s.nextIndex++
+	return id, ix, nil
+}
+
+func indexName(id uint64) string { return fmt.Sprintf("%08x", id) }
+
+// grow gives the topic as many queues as wanted, and has each of its
+// subscriptions begin a new queue at its beginning.
+func (s *state) grow(t *topic, n int) error {
+	n = min(max(n, 1), maxQueues)
+	for len(t.queues) < n {
+		id, ix, err := s.newIndex()
+		if err != nil {
+			return err
+		}
+		for _, sub := range t.subs {
+			s.progress.Create(sub.key.group, t.name, uint16(len(t.queues)), 0)
+		}
+		t.queues = append(t.queues, &topicQueue{id: id, index: ix})
+	}
+	t.want = n
+	return nil
+}
+
+// ensureTopic returns the topic, made at pos when there is none.
+func (s *state) ensureTopic(name zone.Topic, pos record.Position, queues int) (*topic, error) {
+	if t := s.topics[name]; t != nil {
+		return t, nil
+	}
+	t := &topic{name: name, first: pos, deadLetter: isDeadLetter(name)}
+	if err := s.grow(t, queues); err != nil {
+		return nil, err
+	}
+	s.topics[name] = t
+	return t, nil
+}
+
+// subscribe returns the subscription, made when there is none. The caller
+// gives it its progress.
+func (s *state) subscribe(key subKey, t *topic) *subscription {
+	if sub := s.subs[key]; sub != nil {
+		return sub
+	}
+	sub := &subscription{key: key, topic: t}
+	s.subs[key] = sub
+	t.subs = append(t.subs, sub)
+	return sub
+}
+
+// dropTopic forgets a topic, its subscriptions and its indexes.
+func (s *state) dropTopic(t *topic) error {
+	for _, sub := range t.subs {
+		delete(s.subs, sub.key)
+		s.progress.Drop(sub.key.group, sub.key.topic)
+	}
+	t.subs = nil
+	delete(s.topics, t.name)
+	s.counts.DroppedTopics++
+	s.touchTopic(t)
+	for _, q := range t.queues {
+		if err := s.indexes.Delete(indexName(q.id)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *state) dropSubscription(sub *subscription) {
+	delete(s.subs, sub.key)
+	s.progress.Drop(sub.key.group, sub.key.topic)
+	t := sub.topic
+	for i, o := range t.subs {
+		if o == sub {
+			t.subs = append(t.subs[:i:i], t.subs[i+1:]...)
+			break
+		}
+	}
+	s.touchTopic(t)
+}
+
+func (s *state) touchTopic(t *topic) {
+	if !t.dirty {
+		t.dirty = true
+		s.dirtyTopics = append(s.dirtyTopics, t)
+	}
+}
+
+func (s *state) touchFlow(f *outFlow) {
+	if !f.dirty {
+		f.dirty = true
+		s.dirtyFlows = append(s.dirtyFlows, f)
+	}
+}
+
+// placement says where the fold put a record.
+type placement struct {
+	ok     bool // false: the fold ignored the record
+	queue  int
+	offset uint64 // in the queue, or the number in the flow
+}
+
+// enqueue appends a record to a queue of the topic.
+func (s *state) enqueue(t *topic, q int, e queue.Entry) (placement, error) {
+	if t.broadcast || t.deadLetter {
+		q = 0 // one order: that of landing
+	}
+	if q >= t.want {
+		q %= t.want
+	}
+	ix := t.queues[q].index
+	offset, err := ix.Append(e)
+	if err != nil {
+		return placement{}, err
+	}
+	s.touchTopic(t)
+	return placement{ok: true, queue: q, offset: offset}, nil
+}
+
+func isDeadLetter(name zone.Topic) bool {
+	return len(name) >= len(DeadLetterPrefix) && name[:len(DeadLetterPrefix)] == DeadLetterPrefix
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// tagHash is the hash of a tag in queue entries: its CRC32C, and never 0 but
+// for the empty tag.
+func tagHash(tag []byte) uint32 {
+	if len(tag) == 0 {
+		return 0
+	}
+	if h := crc32.Checksum(tag, castagnoli); h != 0 {
+		return h
+	}
+	return 1
+}
+
+// mark is the lineage row for numbers given now.
+func (s *state) mark(first uint64) flow.Mark {
+	return flow.Mark{Epoch: s.epoch, ID: s.lineage, First: first}
+}

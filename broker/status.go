@@ -1,0 +1,151 @@
+package broker
+
+import (
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Status is what a broker tells people about itself at one moment.
+type Status struct {
+	Node        zone.Node
+	Group       zone.Group
+	Zone        zone.Zone
+	City        zone.City
+	Epoch       zone.Epoch // topology in force
+	Incarnation record.Incarnation
+	Lineage     uint64 // epoch of the present lineage
+	Held        string // why nothing can be stored now; empty when all is well
+	Log         LogStatus
+	Counts      Counts
+	Topics      []TopicStatus
+	Groups      []GroupStatus
+	Outgoing    []OutgoingStatus
+	Incoming    []IncomingStatus
+}
+
+// LogStatus is the extent of the log.
+type LogStatus struct {
+	Begin, Committed record.Position
+	Snapshot         record.Position // of the newest snapshot
+}
+
+// Counts are running totals since the store was made.
+type Counts = counts
+
+// TopicStatus is a topic of this broker.
+type TopicStatus struct {
+	Topic    zone.Topic
+	Declared bool
+	Queues   []QueueStatus
+}
+
+// QueueStatus is the extent of a queue: offsets from First up to Next.
+type QueueStatus struct{ First, Next uint64 }
+
+// GroupStatus is a consumer group's use of a topic.
+type GroupStatus struct {
+	Group    zone.ConsumerGroup
+	Topic    zone.Topic
+	Declared bool
+	Cache    bool
+	Lag      uint64 // messages that are not settled
+	InHands  int    // of these: with consumers, or waiting for a retry
+	Waiting  int    // receives that wait for messages
+}
+
+// OutgoingStatus is a destination of a flow that begins here.
+type OutgoingStatus struct {
+	Flow         record.FlowID
+	City         zone.City
+	Group        zone.Group
+	Head, Cursor uint64
+	BacklogBytes int64
+	Oldest       time.Duration // age of the oldest unsettled record; 0 = none
+}
+
+// IncomingStatus is a flow that ends here.
+type IncomingStatus struct {
+	Flow     record.FlowID
+	Settled  uint64
+	Outcomes int // ranges that wait for the origin's cursor
+	Orphans  uint64
+	Sealed   bool
+}
+
+// Status returns the broker's status. It reads a record for each destination
+// with a backlog.
+func (b *Broker) Status() Status {
+	v := b.view.Load()
+	st := Status{
+		Node: v.node, Group: b.self, Zone: v.zone.Name, City: v.zone.City.Name, Epoch: v.topo.Epoch,
+		Incarnation: b.log.Incarnation(), Log: LogStatus{Begin: b.log.Begin(), Committed: b.log.Committed()},
+	}
+	if err := b.Sink().Writable(); err != nil {
+		st.Held = err.Error()
+	}
+	oldest := b.fillStatus(&st)
+	now := wallNow()
+	for i, e := range oldest {
+		if e.Size == 0 {
+			continue
+		}
+		if rec, err := b.readRecord(e); err == nil {
+			st.Outgoing[i].Oldest = max(now.Sub(rec.Stored()), 0)
+		}
+	}
+	return st
+}
+
+// fillStatus copies from the state; it returns the oldest unsettled entry of
+// each element of Outgoing.
+func (b *Broker) fillStatus(st *Status) []queue.Entry {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	s := b.state
+	st.Lineage, st.Counts, st.Log.Snapshot = s.epoch, s.counts, b.snapAt
+	for _, name := range sortedKeys(s.topics) {
+		t := s.topics[name]
+		ts := TopicStatus{Topic: name, Declared: t.declared}
+		for _, q := range t.queues {
+			ts.Queues = append(ts.Queues, QueueStatus{First: q.index.First(), Next: q.index.Next()})
+		}
+		st.Topics = append(st.Topics, ts)
+	}
+	for _, sub := range s.sortedSubs() {
+		gs := GroupStatus{Group: sub.key.group, Topic: sub.key.topic, Declared: sub.declared, Cache: sub.cache}
+		for i, q := range sub.topic.queues {
+			gs.Lag += s.progress.Lag(sub.key.group, sub.key.topic, uint16(i), q.index.Next())
+		}
+		if sub.hands != nil {
+			hs := sub.hands.disp.Stats()
+			gs.InHands, gs.Waiting = hs.InFlight, hs.Waiters
+		}
+		st.Groups = append(st.Groups, gs)
+	}
+	var oldest []queue.Entry
+	topo := b.Topology()
+	for _, id := range sortedFlows(s.out) {
+		f := s.out[id]
+		for _, l := range f.legs {
+			leg, _ := liveLeg(topo, id, l.key)
+			st.Outgoing = append(st.Outgoing, OutgoingStatus{
+				Flow: id, City: leg.City, Group: l.key.group, Head: f.head(), Cursor: l.cursor, BacklogBytes: l.backlog,
+			})
+			e, err := f.index.Get(l.cursor)
+			if l.cursor >= f.head() || err != nil {
+				e = queue.Entry{}
+			}
+			oldest = append(oldest, e)
+		}
+	}
+	for _, id := range sortedFlows(s.in) {
+		f := s.in[id]
+		st.Incoming = append(st.Incoming, IncomingStatus{
+			Flow: id, Settled: f.settled, Outcomes: len(f.outcomes), Orphans: f.orphans, Sealed: f.sealed,
+		})
+	}
+	return oldest
+}

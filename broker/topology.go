@@ -1,0 +1,120 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// CheckSupported lists what the topology asks of this broker group that this
+// build does not do, a sentence each. A topology with an entry is refused.
+// Message kinds other than normal are no entry: their topics may be declared,
+// and sends to them are refused.
+func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
+	var list []string
+	for _, topic := range t.Topics {
+		if topic.Route.Kind == zone.RouteBroadcastZone {
+			list = append(list, fmt.Sprintf("topic %s: route %s", topic.Name, topic.Route))
+		}
+		if topic.AtBudget != 0 && topic.AtBudget != zone.BudgetRefuse {
+			list = append(list, fmt.Sprintf("topic %s: at the end of its budget %s", topic.Name, topic.AtBudget))
+		}
+	}
+	return list
+}
+
+// CheckMoves lists what changes its owner between two topologies, a sentence
+// each: moves are not supported by this build.
+func CheckMoves(old, next *zone.Topology) []string {
+	var list []string
+	if old.ShardCount != next.ShardCount || old.ShardBy != next.ShardBy {
+		return append(list, "the number of shards, or how a shard is taken from a user id")
+	}
+	moved := 0
+	for s := range zone.Shard(old.ShardCount) {
+		if a, b := old.ShardOwner(s), next.ShardOwner(s); a != nil && (b == nil || a.Name != b.Name) {
+			moved++
+		}
+	}
+	if moved > 0 {
+		list = append(list, fmt.Sprintf("%d shards change their zone", moved))
+	}
+	for _, z := range old.Zones() {
+		n := next.FindZone(z.Name)
+		if n == nil {
+			continue
+		}
+		slots := 0
+		for s := range zone.Slot(zone.Slots) {
+			if z.SlotOwner(s).Name != n.SlotOwner(s).Name {
+				slots++
+			}
+		}
+		if slots > 0 {
+			list = append(list, fmt.Sprintf("zone %s: %d slots change their broker group", z.Name, slots))
+		}
+	}
+	if a, b := old.ActiveGZone(), next.ActiveGZone(); a != nil && (b == nil || a.Name != b.Name) {
+		list = append(list, fmt.Sprintf("the active GZone is no longer %s", a.Name))
+	}
+	return list
+}
+
+// checkTopology returns the topology prepared, or why this broker cannot run
+// under it.
+func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
+	v := newView(t, b.node, b.self)
+	if v == nil {
+		return nil, &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s does not have broker group %s", t.Epoch, b.self)}
+	}
+	list := CheckSupported(t, v.group)
+	if old := b.view.Load(); old != nil {
+		if old.zone.Name != v.zone.Name {
+			list = append(list, fmt.Sprintf("broker group %s moves from zone %s to %s", b.self, old.zone.Name, v.zone.Name))
+		}
+		list = append(list, CheckMoves(old.topo, t)...)
+	}
+	if len(list) > 0 {
+		return nil, &Error{Op: "topology", Kind: KindUnsupported, Text: fmt.Sprintf("epoch %s: %s", t.Epoch, strings.Join(list, "; "))}
+	}
+	return v, nil
+}
+
+// ApplyTopology makes the topology the one in force: it is logged, folded, and
+// then used. One that is applied already changes nothing. An older one, another
+// one of the same epoch (KindInvalid), and one that asks for what this build
+// does not do (KindUnsupported) are refused, and the one in force stays.
+func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
+	b.topoMu.Lock()
+	defer b.topoMu.Unlock()
+	v, err := b.checkTopology(t)
+	if err != nil {
+		return err
+	}
+	b.mu.RLock()
+	have, digest := b.state.topology, b.state.digest
+	b.mu.RUnlock()
+	switch c := t.Epoch.Compare(have); {
+	case c < 0:
+		return &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s is older than %s, which was applied", t.Epoch, have)}
+	case c == 0 && t.Digest != digest:
+		return &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s was applied with other content; raise the epoch", t.Epoch)}
+	case c > 0:
+		e, err := b.control(record.TypeTopologyApplied, v.body().append(nil))
+		if err == nil {
+			err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})
+		}
+		if err != nil {
+			return &Error{Op: "topology", Kind: kindOfLog(err), Err: err}
+		}
+		b.logger.Info("topology applied", "group", string(b.self), "epoch", t.Epoch.String())
+	}
+	b.view.Store(v)
+	b.refreshHands()
+	poke(b.legKick)
+	return nil
+}

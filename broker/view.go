@@ -1,0 +1,77 @@
+package broker
+
+import (
+	"sync/atomic"
+
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// view is the topology in force, prepared for publishing and landing. It is
+// immutable but for the counters and is replaced as a whole. The fold never
+// looks at it.
+type view struct {
+	topo   *zone.Topology
+	node   zone.Node
+	group  *zone.GroupInfo
+	zone   *zone.ZoneInfo
+	topics map[zone.Topic]*topicView
+}
+
+type topicView struct {
+	info      *zone.TopicInfo
+	residency []zone.City
+	lands     bool          // in this zone
+	turn      atomic.Uint32 // next queue when the client has no wish
+}
+
+// newView returns nil when the topology does not have the group.
+func newView(t *zone.Topology, node zone.Node, group zone.Group) *view {
+	g := t.FindGroup(group)
+	if g == nil {
+		return nil
+	}
+	v := &view{topo: t, node: node, group: g, zone: g.Zone, topics: make(map[zone.Topic]*topicView, len(t.Topics))}
+	for _, info := range t.Topics {
+		tv := &topicView{info: info, lands: t.LandsIn(info, g.Zone)}
+		for _, c := range info.Residency {
+			tv.residency = append(tv.residency, c.Name)
+		}
+		v.topics[info.Name] = tv
+	}
+	return v
+}
+
+// body returns what the fold needs of the topology.
+func (v *view) body() *topologyBody {
+	t := v.topo
+	body := &topologyBody{epoch: t.Epoch, digest: t.Digest}
+	for _, info := range t.Topics {
+		if v.topics[info.Name].lands {
+			body.topics = append(body.topics, topicBody{
+				name: info.Name, queues: info.Queues, retention: info.Retention, broadcast: info.Channel != nil,
+			})
+		}
+	}
+	for _, g := range t.Groups {
+		if !t.ConsumedIn(g, v.zone) {
+			continue
+		}
+		gb := groupBody{name: g.Name, cache: g.Cache}
+		for _, info := range g.Topics {
+			if v.topics[info.Name].lands {
+				gb.topics = append(gb.topics, info.Name)
+			}
+		}
+		body.groups = append(body.groups, gb)
+	}
+	for _, c := range t.Channels {
+		cb := channelBody{name: string(c.Name)}
+		for _, city := range t.Cities {
+			if city.CZone != nil {
+				cb.legs = append(cb.legs, legKey{city.Name, city.CZone.SlotOwner(c.Slot).Name})
+			}
+		}
+		body.channels = append(body.channels, cb)
+	}
+	return body
+}
