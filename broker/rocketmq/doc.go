@@ -1,0 +1,34 @@
+// Package rocketmq is the front end of a broker: the RocketMQ 5 gRPC protocol as
+// the official clients speak it, on one port for TLS and plaintext.
+//
+// It owns the listener (listener.go), the protocol's limits (limits.go), the table
+// of codes (code.go), what is known of connected clients (registry.go) and the
+// translation of every RPC into calls of a [Store]. It never stores, orders or
+// routes a message itself, makes no receipt handles, and keeps nothing that a
+// restart would miss: a client that meets a fresh server with any RPC first is
+// served, with defaults in place of the settings that are not known yet.
+//
+// Business errors are a Status in the answer under gRPC status OK; a gRPC error
+// would make clients treat the whole node as broken. Only the Telemetry stream is
+// refused by a gRPC error.
+//
+// # What is refused
+//
+// FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages, FIFO groups and topics,
+// SQL filters, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED),
+// and PullMessage, UpdateOffset, GetOffset, QueryOffset (NOT_IMPLEMENTED).
+//
+// # Goroutines
+//
+// gRPC runs one goroutine for each call. Besides these, Run owns the accept loop,
+// one goroutine for each connection whose first bytes are awaited or whose TLS
+// handshake runs (bounded, one deadline), the expiry of clients, and one reader for
+// each Telemetry stream; it joins them all. The handler of a Telemetry stream is
+// the stream's only writer.
+//
+// # Order
+//
+// Messages of one SendMessage reach the Store in one call and in the request's
+// order. Messages of one receive are sent in the Store's order. Nothing else is
+// promised here: the order of a topic is the Store's.
+package rocketmq

@@ -1,0 +1,237 @@
+package rocketmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"time"
+)
+
+const (
+	// handshakeTime covers a connection's first bytes and its TLS handshake.
+	handshakeTime = 5 * time.Second
+	// maxHandshakes is how many connections may be in that state at one time;
+	// accepting pauses at the limit, and each frees its place within handshakeTime.
+	maxHandshakes = 512
+	// acceptPause follows a failed accept, such as one without file descriptors.
+	acceptPause = 50 * time.Millisecond
+)
+
+// First bytes of the two protocols that share the port.
+const (
+	tlsRecord    = 0x16 // TLS record of type handshake (RFC 8446, 5.1)
+	http2Preface = 'P'  // of "PRI * HTTP/2.0" (RFC 9113, 3.4)
+)
+
+// sniffer is a listener that serves TLS and plaintext on one port. A connection is
+// handed out by Accept when it has shown its protocol and, with TLS, finished the
+// handshake; both happen outside the accept loop.
+type sniffer struct {
+	inner     net.Listener
+	tls       *tls.Config // nil: plaintext only
+	plaintext bool
+	limit     int // open connections
+	log       *slog.Logger
+	refused   func(reason string)
+
+	ready  chan net.Conn // unbuffered: Accept takes, or Close drops
+	places chan struct{} // one token for each running handshake
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu      sync.Mutex
+	open    int                   // guarded by mu: connections not yet closed
+	pending map[net.Conn]struct{} // guarded by mu: in their handshake
+	closed  bool                  // guarded by mu
+}
+
+// newSniffer takes over inner and starts accepting.
+func newSniffer(inner net.Listener, o *Options, refused func(reason string)) *sniffer {
+	s := &sniffer{
+		inner: inner, plaintext: !o.PlaintextOff, limit: o.MaxConnections, log: o.Logger, refused: refused,
+		ready: make(chan net.Conn), places: make(chan struct{}, maxHandshakes), pending: map[net.Conn]struct{}{},
+	}
+	if o.TLS != nil {
+		s.tls = o.TLS.Clone()
+		if !slices.Contains(s.tls.NextProtos, "h2") {
+			s.tls.NextProtos = []string{"h2"}
+		}
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.wg.Go(s.loop)
+	return s
+}
+
+// Accept blocks until a connection is ready. After Close it returns net.ErrClosed.
+func (s *sniffer) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.ready:
+		return c, nil
+	case <-s.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr is the address of the listener below.
+func (s *sniffer) Addr() net.Addr { return s.inner.Addr() }
+
+// Close stops accepting, ends the handshakes and waits for their goroutines. Open
+// connections stay. A second Close returns nil.
+func (s *sniffer) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	pending := make([]net.Conn, 0, len(s.pending))
+	for c := range s.pending {
+		pending = append(pending, c)
+	}
+	s.mu.Unlock()
+	s.cancel()
+	err := s.inner.Close()
+	for _, c := range pending {
+		_ = c.Close() // its goroutine reports nothing any more
+	}
+	s.wg.Wait()
+	return err
+}
+
+func (s *sniffer) loop() {
+	for {
+		select {
+		case s.places <- struct{}{}:
+		case <-s.ctx.Done():
+			return
+		}
+		raw, err := s.inner.Accept()
+		switch {
+		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
+			if err == nil {
+				_ = raw.Close() // raced with Close
+			}
+			return
+		case err != nil:
+			<-s.places
+			s.log.Warn("accept failed", "err", err)
+			select {
+			case <-s.ctx.Done():
+				return
+			case <-time.After(acceptPause):
+			}
+		case !s.enter(raw):
+			<-s.places
+			s.refused("connections")
+			_ = raw.Close() // over the limit: the peer sees a reset
+		default:
+			s.wg.Go(func() {
+				s.greet(raw)
+				<-s.places
+			})
+		}
+	}
+}
+
+// enter counts the connection, unless the limit is reached or the listener closed.
+func (s *sniffer) enter(raw net.Conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.open >= s.limit {
+		return false
+	}
+	s.open++
+	s.pending[raw] = struct{}{}
+	return true
+}
+
+// leave uncounts a connection that is closed for good.
+func (s *sniffer) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.open--
+}
+
+// greet reads the first byte and finishes the handshake within one deadline.
+func (s *sniffer) greet(raw net.Conn) {
+	c := &conn{Conn: raw, leave: s.leave}
+	served, reason := s.handshake(c)
+	s.mu.Lock()
+	delete(s.pending, raw)
+	s.mu.Unlock()
+	if reason == "" {
+		select {
+		case s.ready <- served:
+			return
+		case <-s.ctx.Done():
+		}
+	} else {
+		s.refused(reason)
+	}
+	_ = c.Close() // nothing was promised to the peer yet
+}
+
+// handshake returns the connection to serve, or the reason why there is none.
+func (s *sniffer) handshake(c *conn) (net.Conn, string) {
+	deadline := time.Now().Add(handshakeTime)
+	if err := c.SetDeadline(deadline); err != nil {
+		return nil, "handshake"
+	}
+	if _, err := c.Conn.Read(c.first[:]); err != nil {
+		return nil, "handshake"
+	}
+	c.held = true
+	var served net.Conn = c
+	switch {
+	case c.first[0] == tlsRecord && s.tls != nil:
+		ctx, cancel := context.WithDeadline(s.ctx, deadline)
+		defer cancel()
+		t := tls.Server(c, s.tls)
+		if err := t.HandshakeContext(ctx); err != nil {
+			return nil, "handshake"
+		}
+		served = t
+	case c.first[0] == http2Preface && s.plaintext:
+	case c.first[0] == tlsRecord:
+		return nil, "tls off"
+	case c.first[0] == http2Preface:
+		return nil, "plaintext off"
+	default:
+		return nil, "protocol"
+	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return nil, "handshake"
+	}
+	return served, ""
+}
+
+// conn gives back the first byte and tells the listener when it is closed.
+type conn struct {
+	net.Conn
+	leave func()
+	once  sync.Once
+	first [1]byte
+	held  bool // first is to be read again; only the reader
+}
+
+// Read returns the held byte first. It may return that byte alone, which every
+// reader of a stream has to expect anyway.
+func (c *conn) Read(p []byte) (int, error) {
+	if c.held && len(p) > 0 {
+		c.held = false
+		p[0] = c.first[0]
+		return 1, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// Close closes the connection and frees its place.
+func (c *conn) Close() error {
+	c.once.Do(c.leave)
+	return c.Conn.Close()
+}

@@ -1,0 +1,90 @@
+package rocketmq
+
+import (
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Options configure a Server. Zero values of all but Store and Zone are useful.
+type Options struct {
+	Store Store
+	// Zone is the zone of this node: routes name its brokers and no others.
+	Zone zone.Zone
+
+	// TLS serves TLS connections; nil serves plaintext only. Set GetCertificate in
+	// it to follow certificates that change. Its NextProtos are set to h2.
+	TLS *tls.Config
+	// PlaintextOff refuses connections without TLS.
+	PlaintextOff bool
+
+	Grace          time.Duration // how long Run lets calls end after its context did; 0 means 10 s
+	MinInvisible   time.Duration // shortest invisible time of a simple consumer's receive; 0 means 10 s, the protocol's
+	MaxPoll        time.Duration // longest wait of one receive; 0 means 20 s
+	MaxClients     int           // clients whose state is kept; 0 means 65,536
+	MaxConnections int           // 0 means 16,384
+	MaxPolls       int           // receives that wait at one time; 0 means 65,536
+	MaxStreams     int           // calls at one time on one connection; 0 means 4,096
+
+	Logger *slog.Logger // nil discards
+	Meter  metric.Meter // nil measures nothing
+}
+
+// Errors of Options.Validate.
+var (
+	errNoStore     = errors.New("rocketmq: options need a Store")
+	errNoZone      = errors.New("rocketmq: options need the Zone of the node")
+	errNoTransport = errors.New("rocketmq: plaintext is off and there is no TLS")
+	errNegative    = errors.New("rocketmq: a limit is negative")
+)
+
+// Validate reports every fault of the options.
+func (o *Options) Validate() error {
+	var errs []error
+	if o.Store == nil {
+		errs = append(errs, errNoStore)
+	}
+	if o.Zone == "" {
+		errs = append(errs, errNoZone)
+	}
+	if o.PlaintextOff && o.TLS == nil {
+		errs = append(errs, errNoTransport)
+	}
+	if min(o.MaxClients, o.MaxConnections, o.MaxPolls, o.MaxStreams) < 0 || min(o.Grace, o.MinInvisible, o.MaxPoll) < 0 {
+		errs = append(errs, errNegative)
+	}
+	return errors.Join(errs...)
+}
+
+func (o Options) withDefaults() Options {
+	orInt := func(p *int, d int) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	orTime := func(p *time.Duration, d time.Duration) {
+		if *p == 0 {
+			*p = d
+		}
+	}
+	orTime(&o.Grace, 10*time.Second)
+	orTime(&o.MinInvisible, minInvisible)
+	orTime(&o.MaxPoll, 20*time.Second)
+	orInt(&o.MaxClients, 65536)
+	orInt(&o.MaxConnections, 16384)
+	orInt(&o.MaxPolls, 65536)
+	orInt(&o.MaxStreams, 4096)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Meter == nil {
+		o.Meter = noop.Meter{}
+	}
+	return o
+}

@@ -1,0 +1,184 @@
+package rocketmq
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+const (
+	// clientTTL drops the state of a client that has not been heard of for so
+	// long; clients send heartbeats every 10 s, Rust every 30 s.
+	clientTTL = 120 * time.Second
+	// aliveTTL is how long a client without a Telemetry stream counts as alive:
+	// just above the slowest heartbeat.
+	aliveTTL = 35 * time.Second
+	// expireEvery is how often the state is swept.
+	expireEvery = 10 * time.Second
+)
+
+// clientInfo is what a client said of itself. Immutable.
+type clientInfo struct {
+	kind     pb.ClientType
+	language pb.Language
+	poll     time.Duration // long_polling_timeout of its Settings as answered; 0 = none
+}
+
+// client is the state of one client id.
+type client struct {
+	info     atomic.Pointer[clientInfo]
+	lastSeen atomic.Int64 // nanoseconds since the registry began
+	sessions []*session   // guarded by registry.mu; oldest first
+}
+
+// session is one Telemetry stream.
+type session struct {
+	end  chan struct{} // closed when the stream is to end
+	once sync.Once
+}
+
+func newSession() *session { return &session{end: make(chan struct{})} }
+
+func (s *session) stop() { s.once.Do(func() { close(s.end) }) }
+
+// registry holds the clients, bounded. It is safe for concurrent use. Time is the
+// monotonic clock of package time.
+type registry struct {
+	max   int
+	begin time.Time
+
+	mu      sync.RWMutex
+	clients map[string]*client // guarded by mu
+}
+
+func newRegistry(limit int) *registry {
+	return &registry{max: limit, begin: time.Now(), clients: map[string]*client{}}
+}
+
+func (r *registry) now() int64 { return int64(time.Since(r.begin)) }
+
+// see notes that the client was heard of and returns what is known of it. A client
+// that is not known is added, as far as the limit allows: known is false then.
+func (r *registry) see(id string, kind pb.ClientType) (info clientInfo, known bool) {
+	r.mu.RLock()
+	c := r.clients[id]
+	r.mu.RUnlock()
+	if c == nil {
+		r.mu.Lock()
+		c = r.add(id, clientInfo{kind: kind})
+		r.mu.Unlock()
+		if c == nil {
+			return clientInfo{kind: kind}, false
+		}
+	}
+	c.lastSeen.Store(r.now())
+	return *c.info.Load(), true
+}
+
+// add returns the client, made if the limit allows; the caller holds mu.
+func (r *registry) add(id string, info clientInfo) *client {
+	if c := r.clients[id]; c != nil {
+		return c
+	}
+	if len(r.clients) >= r.max {
+		return nil
+	}
+	c := &client{}
+	c.info.Store(&info)
+	c.lastSeen.Store(r.now())
+	r.clients[id] = c
+	return c
+}
+
+// attach makes s the newest stream of the client. The oldest beyond maxSessions is
+// told to end. It reports false when the registry is full.
+func (r *registry) attach(id string, s *session) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.add(id, clientInfo{})
+	if c == nil {
+		return false
+	}
+	c.lastSeen.Store(r.now())
+	c.sessions = append(c.sessions, s)
+	if len(c.sessions) > maxSessions {
+		c.sessions[0].stop()
+		c.sessions = c.sessions[1:]
+	}
+	return true
+}
+
+// settings stores what the client said on stream s, unless a newer stream exists.
+func (r *registry) settings(id string, s *session, info clientInfo) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.clients[id]
+	if c == nil {
+		return
+	}
+	c.lastSeen.Store(r.now())
+	if n := len(c.sessions); n > 0 && c.sessions[n-1] == s {
+		c.info.Store(&info)
+	}
+}
+
+// detach forgets a stream that has ended; the client's state stays until it expires.
+func (r *registry) detach(id string, s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.clients[id]; c != nil {
+		c.sessions = slices.DeleteFunc(c.sessions, func(o *session) bool { return o == s })
+	}
+}
+
+// drop forgets the client at its own word. Its streams end by themselves.
+func (r *registry) drop(id string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.clients, id)
+}
+
+// kind returns the client's type, 0 when it is not known.
+func (r *registry) kind(id string) pb.ClientType {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if c := r.clients[id]; c != nil {
+		return c.info.Load().kind
+	}
+	return pb.ClientType_CLIENT_TYPE_UNSPECIFIED
+}
+
+// alive reports whether the client is there to finish what it received.
+func (r *registry) alive(id string) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	c := r.clients[id]
+	return c != nil && (len(c.sessions) > 0 || r.now()-c.lastSeen.Load() < int64(aliveTTL))
+}
+
+// expire drops the clients that were not heard of for clientTTL and ends their
+// streams, so that a stream without heartbeats holds no place for ever.
+func (r *registry) expire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.now()
+	for id, c := range r.clients {
+		if now-c.lastSeen.Load() < int64(clientTTL) {
+			continue
+		}
+		for _, s := range c.sessions {
+			s.stop()
+		}
+		delete(r.clients, id)
+	}
+}
+
+// size returns the number of clients.
+func (r *registry) size() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.clients)
+}

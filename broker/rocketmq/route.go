@@ -1,0 +1,225 @@
+package rocketmq
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"strings"
+
+	"github.com/mqrouter/mqrouter/broker"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// allQueues as the id of an assigned queue stands for all queues of its broker.
+const allQueues = -1
+
+// subject is a topic as a client may name it: one of the topology, or the
+// dead-letter topic of a consumer group.
+type subject struct {
+	name     zone.Topic
+	info     *zone.TopicInfo // nil for a dead-letter topic
+	queues   int
+	kind     pb.MessageType
+	readable bool // consumers of this zone find it here
+	writable bool
+}
+
+// find looks a topic up as this node's zone sees it.
+func find(t *zone.Topology, z *zone.ZoneInfo, name zone.Topic) (subject, *pb.Status) {
+	if z == nil {
+		return subject{}, refuse(pb.Code_INTERNAL_SERVER_ERROR, "the topology does not have this node's zone")
+	}
+	if g, ok := strings.CutPrefix(string(name), broker.DeadLetterPrefix); ok {
+		if info := t.FindConsumerGroup(zone.ConsumerGroup(g)); info == nil && !t.UnknownGroupsNewest {
+			return subject{}, refuse(pb.Code_TOPIC_NOT_FOUND, "there is no consumer group "+g+" for the topic "+string(name))
+		}
+		return subject{name: name, queues: 1, kind: pb.MessageType_NORMAL, readable: true}, nil
+	}
+	info := t.FindTopic(name)
+	if info == nil {
+		return subject{}, refuse(pb.Code_TOPIC_NOT_FOUND, "the topology does not declare the topic "+string(name))
+	}
+	s := subject{name: name, info: info, queues: max(info.Queues, 1), kind: messageType(info.Kind)}
+	s.writable = info.ResidentIn(z.City)
+	s.readable = t.LandsIn(info, z)
+	return s, nil
+}
+
+func (s subject) permission() pb.Permission {
+	switch {
+	case s.readable && s.writable:
+		return pb.Permission_READ_WRITE
+	case s.readable:
+		return pb.Permission_READ
+	case s.writable:
+		return pb.Permission_WRITE
+	}
+	return pb.Permission_NONE
+}
+
+// messageTypes maps the kinds of topics to the protocol.
+var messageTypes = map[zone.MessageKind]pb.MessageType{
+	zone.KindNormal:      pb.MessageType_NORMAL,
+	zone.KindFIFO:        pb.MessageType_FIFO,
+	zone.KindDelay:       pb.MessageType_DELAY,
+	zone.KindTransaction: pb.MessageType_TRANSACTION,
+	zone.KindPriority:    pb.MessageType_PRIORITY,
+	zone.KindLite:        pb.MessageType_LITE,
+}
+
+// messageType returns the protocol's type, never 0, at which Java would throw.
+func messageType(k zone.MessageKind) pb.MessageType {
+	if t, ok := messageTypes[k]; ok {
+		return t
+	}
+	return pb.MessageType_NORMAL
+}
+
+// brokerOf describes a broker group to clients: its name, id 0, and one address,
+// since some clients cannot connect when there are several. It returns nil when the
+// group has no client address.
+func brokerOf(g *zone.GroupInfo) *pb.Broker {
+	for _, n := range g.Nodes {
+		host, portText, err := net.SplitHostPort(n.Client)
+		if err != nil {
+			continue
+		}
+		port, err := strconv.ParseUint(portText, 10, 16)
+		if err != nil {
+			continue
+		}
+		return &pb.Broker{Name: string(g.Name), Endpoints: &pb.Endpoints{
+			Scheme:    addressScheme(host),
+			Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
+		}}
+	}
+	return nil
+}
+
+func addressScheme(host string) pb.AddressScheme {
+	ip := net.ParseIP(host)
+	switch {
+	case ip == nil:
+		return pb.AddressScheme_DOMAIN_NAME
+	case ip.To4() != nil:
+		return pb.AddressScheme_IPv4
+	}
+	return pb.AddressScheme_IPv6
+}
+
+// QueryRoute lists the queues of a topic at the brokers of this node's zone: at
+// each the ids from 0 on, as Node uses queue 0 only. The order is that of the
+// topology and stable.
+func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb.QueryRouteResponse, error) {
+	queues, st := s.route(ctx, req)
+	return &pb.QueryRouteResponse{Status: st, MessageQueues: queues}, nil
+}
+
+func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.MessageQueue, *pb.Status) {
+	if _, st := clientID(ctx); st != nil {
+		return nil, st
+	}
+	name, st := topicName(ctx, req.GetTopic())
+	if st != nil {
+		return nil, st
+	}
+	t, z := s.topology()
+	sub, st := find(t, z, name)
+	if st != nil {
+		return nil, st
+	}
+	if sub.permission() == pb.Permission_NONE {
+		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(name)+" may not be used in the city "+string(z.City.Name))
+	}
+	var out []*pb.MessageQueue
+	for _, g := range z.Groups {
+		b := brokerOf(g)
+		if b == nil {
+			continue
+		}
+		for id := range sub.queues {
+			out = append(out, &pb.MessageQueue{
+				Topic: req.GetTopic(), Id: int32(id), Permission: sub.permission(), Broker: b,
+				AcceptMessageTypes: []pb.MessageType{sub.kind},
+			})
+		}
+	}
+	if len(out) == 0 {
+		return nil, refuse(pb.Code_INTERNAL_SERVER_ERROR, "no broker of the zone "+string(z.Name)+" has a client address")
+	}
+	return out, statusOK
+}
+
+// QueryAssignment gives every push consumer all brokers of the zone that hold the
+// topic, one entry for all queues of each: consumers share the load by receiving.
+func (s *Server) QueryAssignment(ctx context.Context, req *pb.QueryAssignmentRequest) (*pb.QueryAssignmentResponse, error) {
+	out, st := s.assign(ctx, req)
+	return &pb.QueryAssignmentResponse{Status: st, Assignments: out}, nil
+}
+
+func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]*pb.Assignment, *pb.Status) {
+	if _, st := clientID(ctx); st != nil {
+		return nil, st
+	}
+	name, st := topicName(ctx, req.GetTopic())
+	if st != nil {
+		return nil, st
+	}
+	group, st := groupName(ctx, req.GetGroup())
+	if st != nil {
+		return nil, st
+	}
+	t, z := s.topology()
+	sub, st := find(t, z, name)
+	if st != nil {
+		return nil, st
+	}
+	if st := consumable(t, z, sub, group); st != nil {
+		return nil, st
+	}
+	var out []*pb.Assignment
+	for _, g := range z.Groups {
+		if b := brokerOf(g); b != nil {
+			out = append(out, &pb.Assignment{MessageQueue: &pb.MessageQueue{
+				Topic: req.GetTopic(), Id: allQueues, Permission: sub.permission(), Broker: b,
+				AcceptMessageTypes: []pb.MessageType{sub.kind},
+			}})
+		}
+	}
+	return out, statusOK
+}
+
+// consumable judges whether the group may receive the topic in this zone. nil
+// means yes. A valid topology has each group consume wherever its topics land.
+func consumable(t *zone.Topology, z *zone.ZoneInfo, sub subject, group zone.ConsumerGroup) *pb.Status {
+	info := t.FindConsumerGroup(group)
+	switch {
+	case info == nil && !t.UnknownGroupsNewest:
+		return refuse(pb.Code_CONSUMER_GROUP_NOT_FOUND, "the topology does not declare the consumer group "+string(group))
+	case !sub.readable:
+		return refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" does not land in the zone "+string(z.Name)+" and cannot be received here")
+	case sub.info != nil && sub.info.Kind != zone.KindNormal:
+		return refuse(pb.Code_UNSUPPORTED, "topics of kind "+sub.info.Kind.String()+" are not supported")
+	case info == nil:
+		return nil
+	case info.FIFO:
+		return refuse(pb.Code_UNSUPPORTED, "ordered (fifo) consumer groups are not supported")
+	case info.Cache:
+		return refuse(pb.Code_FORBIDDEN, "the consumer group "+string(group)+" is a cache's subscription and not received by clients")
+	case sub.info == nil:
+		return nil
+	case !subscribes(info, sub.info):
+		return refuse(pb.Code_CONSUMER_GROUP_NOT_FOUND, "the consumer group "+string(group)+" does not subscribe to the topic "+string(sub.name))
+	}
+	return nil
+}
+
+func subscribes(g *zone.ConsumerGroupInfo, topic *zone.TopicInfo) bool {
+	for _, o := range g.Topics {
+		if o == topic {
+			return true
+		}
+	}
+	return false
+}

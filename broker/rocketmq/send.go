@@ -1,0 +1,258 @@
+package rocketmq
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// sending is the scratch of one SendMessage: every message of every client passes
+// here, so the slices are reused.
+type sending struct {
+	msgs    []broker.Message
+	results []broker.PublishResult
+}
+
+// sendings holds no state between uses.
+var sendings = sync.Pool{New: func() any { return new(sending) }}
+
+// grow makes both slices n long.
+func (b *sending) grow(n int) {
+	if cap(b.msgs) < n {
+		b.msgs, b.results = make([]broker.Message, n), make([]broker.PublishResult, n)
+	}
+	b.msgs, b.results = b.msgs[:n], b.results[:n]
+}
+
+// release drops what the messages point to and gives the scratch back.
+func (b *sending) release() {
+	clear(b.msgs)
+	clear(b.results)
+	sendings.Put(b)
+}
+
+// SendMessage stores the messages in one append. When one is malformed, none is
+// stored and the answer's status says why; a message that the store refuses is
+// refused alone, in its entry. The status text of a stored message's entry says
+// how far it got: "level=stored zone=Z" (durable where its consumers are),
+// "level=origin zone=Z" or "level=origin channel=C" (durable here, on its way), or
+// "level=accepted ..." (written, not yet durable, as the topic asks).
+func (s *Server) SendMessage(ctx context.Context, req *pb.SendMessageRequest) (*pb.SendMessageResponse, error) {
+	start := time.Now()
+	info, st := s.sendTopic(ctx, req.GetMessages())
+	if st != nil {
+		s.metrics.took(ctx, setKey{operation: opSend, code: st.GetCode()}, start)
+		return &pb.SendMessageResponse{Status: st}, nil
+	}
+	resp := s.publish(ctx, info, req.GetMessages())
+	s.metrics.took(ctx, setKey{operation: opSend, topic: string(info.Name), code: resp.GetStatus().GetCode()}, start)
+	return resp, nil
+}
+
+// sendTopic judges the request as a whole and returns its topic.
+func (s *Server) sendTopic(ctx context.Context, msgs []*pb.Message) (*zone.TopicInfo, *pb.Status) {
+	if _, st := clientID(ctx); st != nil {
+		return nil, st
+	}
+	switch {
+	case len(msgs) == 0:
+		return nil, refuse(pb.Code_MESSAGE_CORRUPTED, "the request has no message")
+	case len(msgs) > maxBatch:
+		return nil, refuse(pb.Code_PAYLOAD_TOO_LARGE, fmt.Sprintf("the request has %d messages, the limit is %d", len(msgs), maxBatch))
+	}
+	resource := msgs[0].GetTopic()
+	for _, m := range msgs[1:] {
+		if m.GetTopic().GetName() != resource.GetName() || m.GetTopic().GetResourceNamespace() != resource.GetResourceNamespace() {
+			return nil, refuse(pb.Code_MESSAGE_CORRUPTED, "the messages of one request must have one topic")
+		}
+	}
+	name, st := topicName(ctx, resource)
+	if st != nil {
+		return nil, st
+	}
+	if len(name) > 0 && name[0] == '%' {
+		return nil, refuse(pb.Code_ILLEGAL_TOPIC, "the topic "+string(name)+" belongs to the system")
+	}
+	info := s.store.Topology().FindTopic(name)
+	if info == nil {
+		return nil, refuse(pb.Code_TOPIC_NOT_FOUND, "the topology does not declare the topic "+string(name))
+	}
+	return info, nil
+}
+
+// publish translates, stores and answers.
+func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.Message) *pb.SendMessageResponse {
+	b := sendings.Get().(*sending)
+	defer b.release()
+	b.grow(len(msgs))
+	size := 0
+	for i, m := range msgs {
+		if st := translate(info, m, &b.msgs[i]); st != nil {
+			if len(msgs) > 1 {
+				st.Message = fmt.Sprintf("message %d of %d: %s", i+1, len(msgs), st.GetMessage())
+			}
+			return &pb.SendMessageResponse{Status: st}
+		}
+		size += len(m.GetBody())
+	}
+	if err := s.store.Publish(ctx, b.msgs, b.results); err != nil {
+		return &pb.SendMessageResponse{Status: statusOf(err)}
+	}
+	entries := make([]*pb.SendResultEntry, len(msgs))
+	stored := 0
+	for i := range entries {
+		r := &b.results[i]
+		e := &pb.SendResultEntry{MessageId: b.msgs[i].ID}
+		if r.Err != nil {
+			e.Status = statusOf(r.Err)
+			s.metrics.published.Add(ctx, 1, s.metrics.set(setKey{operation: opSend, topic: string(info.Name), code: e.Status.GetCode()}).add...)
+		} else {
+			e.Status = refuse(pb.Code_OK, reached(r))
+			e.Offset = r.Offset
+			stored++
+		}
+		entries[i] = e
+	}
+	if stored > 0 {
+		add := s.metrics.set(setKey{operation: opSend, topic: string(info.Name), code: pb.Code_OK}).add
+		s.metrics.published.Add(ctx, int64(stored), add...)
+		s.metrics.bytes.Add(ctx, int64(size), add...)
+	}
+	outer := merge(len(entries), func(i int) *pb.Status { return entries[i].GetStatus() })
+	return &pb.SendMessageResponse{Status: outer, Entries: entries}
+}
+
+// reached says how far a message got; see SendMessage.
+func reached(r *broker.PublishResult) string {
+	switch d := &r.Destination; {
+	case d.Channel != nil:
+		return "level=" + r.Level.String() + " channel=" + string(d.Channel.Name)
+	case d.Zone != nil:
+		return "level=" + r.Level.String() + " zone=" + string(d.Zone.Name)
+	}
+	return "level=" + r.Level.String()
+}
+
+// bodyLimit is the largest body of a topic in bytes.
+func bodyLimit(info *zone.TopicInfo) int {
+	if info.MaxBody > 0 && info.MaxBody < maxBody {
+		return info.MaxBody
+	}
+	return maxBody
+}
+
+// translate judges a message and fills out. out shares strings, maps and the body
+// with m.
+func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Status {
+	sp := m.GetSystemProperties()
+	if st := checkKind(info, sp); st != nil {
+		return st
+	}
+	if st := checkBody(info, m); st != nil {
+		return st
+	}
+	if st := checkFields(sp); st != nil {
+		return st
+	}
+	if st := checkProperties(m); st != nil {
+		return st
+	}
+	born := sp.GetBornTimestamp()
+	if born == nil {
+		out.Born = time.Now()
+	} else if err := born.CheckValid(); err != nil {
+		return refuse(pb.Code_BAD_REQUEST, "the born timestamp is out of range")
+	} else {
+		out.Born = born.AsTime()
+	}
+	out.Topic = info
+	out.ID = sp.GetMessageId()
+	out.Tag = sp.GetTag()
+	out.Keys = sp.GetKeys()
+	out.MessageGroup = sp.GetMessageGroup()
+	out.Kind = zone.KindNormal
+	out.Properties = m.GetUserProperties()
+	out.Body = m.GetBody()
+	out.Encoding = record.Encoding(sp.GetBodyEncoding())
+	if d := sp.GetBodyDigest(); d.GetType() != pb.DigestType_DIGEST_TYPE_UNSPECIFIED {
+		out.Digest = record.Digest{Type: uint8(d.GetType()), Checksum: d.GetChecksum()}
+	}
+	out.BornHost = sp.GetBornHost()
+	out.TraceContext = sp.GetTraceContext()
+	out.Queue = int(sp.GetQueueId()) // a hint; some clients know queue 0 only
+	return nil
+}
+
+// checkKind judges the message group, the message's type against the topic's, and
+// what is supported.
+func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
+	if g := sp.GetMessageGroup(); sp.MessageGroup != nil && (blank(g) || control(g) || len(g) > maxMessageGroup) {
+		return refuse(pb.Code_ILLEGAL_MESSAGE_GROUP, fmt.Sprintf("the message group has %d bytes, the limit is %d; it must not be blank or have control characters", len(g), maxMessageGroup))
+	}
+	kind := sp.GetMessageType()
+	switch kind {
+	case pb.MessageType_NORMAL, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
+	case pb.MessageType_FIFO, pb.MessageType_DELAY, pb.MessageType_TRANSACTION, pb.MessageType_PRIORITY, pb.MessageType_LITE:
+		return unsupported("messages of type " + kind.String())
+	default:
+		return refuse(pb.Code_BAD_REQUEST, "the message type "+kind.String()+" is not known")
+	}
+	conflict := ""
+	switch {
+	case info.Kind != zone.KindNormal:
+		return unsupported("topics of kind " + info.Kind.String())
+	case sp.MessageGroup != nil:
+		conflict = "message group"
+	case sp.DeliveryTimestamp != nil:
+		conflict = "delivery timestamp"
+	case sp.Priority != nil:
+		conflict = "priority"
+	case sp.GetLiteTopic() != "":
+		conflict = "lite topic"
+	default:
+		return nil
+	}
+	return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message has no "+conflict)
+}
+
+// checkBody judges size, encoding and digest.
+func checkBody(info *zone.TopicInfo, m *pb.Message) *pb.Status {
+	limit := bodyLimit(info)
+	switch n := len(m.GetBody()); {
+	case n == 0:
+		return refuse(pb.Code_MESSAGE_BODY_EMPTY, "the body is empty, it must have at least 1 byte")
+	case n > limit:
+		return refuse(pb.Code_MESSAGE_BODY_TOO_LARGE, fmt.Sprintf("the body has %d bytes, the limit of the topic %s is %d", n, info.Name, limit))
+	}
+	switch e := m.GetSystemProperties().GetBodyEncoding(); e {
+	case pb.Encoding_ENCODING_UNSPECIFIED, pb.Encoding_IDENTITY, pb.Encoding_GZIP:
+	default:
+		return refuse(pb.Code_BAD_REQUEST, "the body encoding "+e.String()+" is not known")
+	}
+	return checkDigest(m.GetSystemProperties().GetBodyDigest(), m.GetBody())
+}
+
+// checkFields judges the remaining system properties.
+func checkFields(sp *pb.SystemProperties) *pb.Status {
+	id := sp.GetMessageId()
+	switch {
+	case blank(id) || control(id):
+		return refuse(pb.Code_ILLEGAL_MESSAGE_ID, "the message id is blank or has control characters")
+	case len(id) > maxMessageID:
+		return refuse(pb.Code_ILLEGAL_MESSAGE_ID, fmt.Sprintf("the message id has %d bytes, the limit is %d", len(id), maxMessageID))
+	case len(sp.GetBornHost()) > maxHost:
+		return refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the born host has %d bytes, the limit is %d", len(sp.GetBornHost()), maxHost))
+	case len(sp.GetTraceContext()) > maxTraceContext:
+		return refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the trace context has %d bytes, the limit is %d", len(sp.GetTraceContext()), maxTraceContext))
+	}
+	if sp.Tag != nil && sp.GetTag() != "" {
+		return checkTag(sp.GetTag())
+	}
+	return nil
+}

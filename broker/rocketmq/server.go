@@ -1,0 +1,186 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
+
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// errRan is returned by a second Run.
+var errRan = errors.New("rocketmq: the server has run already")
+
+// resendAfter is when Settings are sent once more: a Node client that was still
+// fetching a route has missed the first ones and would wait for ever.
+const resendAfter = time.Second
+
+// Server is the front end. Its exported methods are safe for concurrent use.
+type Server struct {
+	opts    Options
+	store   Store
+	clients *registry
+	metrics *instruments
+	grpc    *grpc.Server
+	polls   chan struct{} // one token for each waiting receive
+	resend  time.Duration
+
+	stopping context.Context // ends when the server begins to stop: polls and streams end
+	stop     context.CancelFunc
+	readers  sync.WaitGroup // of Telemetry streams
+	once     sync.Once      // guards Run
+}
+
+// New makes a server; Run starts it.
+func New(o Options) (*Server, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.withDefaults()
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls), resend: resendAfter}
+	var err error
+	if s.metrics, err = newInstruments(o.Meter, s.clients.size); err != nil {
+		return nil, err
+	}
+	s.stopping, s.stop = context.WithCancel(context.Background())
+	s.grpc = grpc.NewServer(
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
+		// C++ pings every 60 s and Java every 300 s, without calls too.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
+		grpc.MaxHeaderListSize(64<<10),
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.WaitForHandlers(true),
+	)
+	pb.RegisterMessagingServiceServer(s.grpc, s)
+	return s, nil
+}
+
+// Run serves the listener, which it takes over, until ctx ends or the listener
+// fails. Then long polls and Telemetry streams end at once, other calls have
+// Options.Grace to end, and everything is joined. It returns nil after ctx ended,
+// also when calls had to be cut off.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	err := errRan
+	s.once.Do(func() { err = s.run(ctx, l) })
+	return err
+}
+
+func (s *Server) run(ctx context.Context, l net.Listener) error {
+	sniff := newSniffer(l, &s.opts, s.metrics.refuse)
+	var wg sync.WaitGroup
+	served := make(chan error, 1)
+	wg.Go(func() { served <- s.grpc.Serve(sniff) })
+	wg.Go(s.expireLoop)
+	var err error
+	select {
+	case <-ctx.Done():
+	case err = <-served:
+	}
+	s.stop()
+	s.shutdown()
+	closeErr := sniff.Close() // gRPC has closed it unless Serve never began
+	wg.Wait()
+	s.readers.Wait()
+	if err != nil || closeErr != nil {
+		return fmt.Errorf("rocketmq: serve: %w", errors.Join(err, closeErr))
+	}
+	return nil
+}
+
+// shutdown ends gRPC within the grace period.
+func (s *Server) shutdown() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	timer := time.NewTimer(s.opts.Grace)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+		s.opts.Logger.Warn("calls cut off at shutdown")
+		s.grpc.Stop()
+		<-done
+	}
+}
+
+// expireLoop sweeps the clients until the server stops.
+func (s *Server) expireLoop() {
+	tick := time.NewTicker(expireEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stopping.Done():
+			return
+		case <-tick.C:
+			s.clients.expire()
+		}
+	}
+}
+
+// Alive reports whether the client of that id is connected or was heard of lately.
+// The broker asks it whether to renew a delivery (SetLiveness). It does not block.
+func (s *Server) Alive(clientID string) bool { return s.clients.alive(clientID) }
+
+// topology returns the topology in force and this node's zone in it; z is nil when
+// the topology has lost the zone.
+func (s *Server) topology() (t *zone.Topology, z *zone.ZoneInfo) {
+	t = s.store.Topology()
+	return t, t.FindZone(s.opts.Zone)
+}
+
+// clientID returns the caller's id, or the status that refuses the call.
+func clientID(ctx context.Context) (string, *pb.Status) {
+	v := metadata.ValueFromIncomingContext(ctx, "x-mq-client-id")
+	switch {
+	case len(v) == 0 || v[0] == "":
+		return "", refuse(pb.Code_CLIENT_ID_REQUIRED, "the header x-mq-client-id is missing")
+	case len(v[0]) > maxClientID:
+		return "", refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the client id has %d bytes, the limit is %d", len(v[0]), maxClientID))
+	}
+	return v[0], nil
+}
+
+// fullName puts the namespace before a resource's name, as RocketMQ does: the
+// resource's own, else the one of the header.
+func fullName(ctx context.Context, r *pb.Resource) string {
+	ns := r.GetResourceNamespace()
+	if ns == "" {
+		if v := metadata.ValueFromIncomingContext(ctx, "x-mq-namespace"); len(v) > 0 {
+			ns = v[0]
+		}
+	}
+	if ns == "" {
+		return r.GetName()
+	}
+	return ns + "%" + r.GetName()
+}
+
+// topicName returns the full name of a topic, or why it is not one.
+func topicName(ctx context.Context, r *pb.Resource) (zone.Topic, *pb.Status) {
+	name := fullName(ctx, r)
+	if text := checkName("the topic's name", name, maxTopicName); text != "" {
+		return "", refuse(pb.Code_ILLEGAL_TOPIC, text)
+	}
+	return zone.Topic(name), nil
+}
+
+// groupName returns the full name of a consumer group, or why it is not one.
+func groupName(ctx context.Context, r *pb.Resource) (zone.ConsumerGroup, *pb.Status) {
+	name := fullName(ctx, r)
+	if text := checkName("the consumer group's name", name, maxGroupName); text != "" {
+		return "", refuse(pb.Code_ILLEGAL_CONSUMER_GROUP, text)
+	}
+	return zone.ConsumerGroup(name), nil
+}

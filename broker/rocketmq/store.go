@@ -1,0 +1,35 @@
+package rocketmq
+
+import (
+	"context"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Store is the broker behind the front end; *broker.Broker is one. Its methods are
+// safe for concurrent use and return *broker.Error for everything that a client
+// can cause, or the context's error.
+type Store interface {
+	// Publish stores the messages in one append and returns when all are as
+	// durable as their topic asks. out has one element a message. Neither slice
+	// nor a body is kept after the return.
+	Publish(ctx context.Context, msgs []broker.Message, out []broker.PublishResult) error
+	// Receive blocks until there is a message, r.Wait is over (none, no error) or
+	// ctx ends. The records of the deliveries point into memory that nobody
+	// changes.
+	Receive(ctx context.Context, r broker.ReceiveRequest) ([]broker.Delivery, error)
+	// Ack settles a delivery. It is idempotent and does not wait for the disk.
+	Ack(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
+	// ChangeInvisible makes the message visible after d and returns the handle
+	// that replaces the given one.
+	ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
+	// DeadLetter moves the message to the group's dead-letter topic. At nil the
+	// move is durable as a whole. It is idempotent.
+	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
+	// Topology returns the topology in force. It does not block.
+	Topology() *zone.Topology
+}
+
+var _ Store = (*broker.Broker)(nil)

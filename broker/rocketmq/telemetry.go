@@ -1,0 +1,125 @@
+package rocketmq
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// Telemetry serves a client's stream: every Settings is answered with Settings and
+// status OK, and the first once more after a moment. This goroutine is the
+// stream's only writer; a second one reads, as reading cannot be interrupted.
+func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand]) error {
+	id, st := clientID(stream.Context())
+	if st != nil {
+		return status.Error(codes.InvalidArgument, st.GetCode().String()+": "+st.GetMessage())
+	}
+	sess := newSession()
+	if !s.clients.attach(id, sess) {
+		return status.Error(codes.ResourceExhausted, "too many clients")
+	}
+	defer s.clients.detach(id, sess)
+
+	in := make(chan *pb.Settings)
+	ended := make(chan error, 1)
+	s.readers.Go(func() { ended <- readSettings(stream, in) })
+
+	var (
+		last  *pb.TelemetryCommand
+		again <-chan time.Time
+	)
+	for {
+		select {
+		case settings := <-in:
+			reply, info, err := s.answer(stream.Context(), settings)
+			if err != nil {
+				return status.Error(codes.InvalidArgument, err.Error())
+			}
+			s.clients.settings(id, sess, info)
+			if last == nil {
+				timer := time.NewTimer(s.resend)
+				defer timer.Stop()
+				again = timer.C
+			}
+			last = &pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_Settings{Settings: reply}}
+			if err := stream.Send(last); err != nil {
+				return err
+			}
+		case <-again:
+			again = nil
+			if err := stream.Send(last); err != nil {
+				return err
+			}
+		case err := <-ended:
+			if errors.Is(err, io.EOF) {
+				return nil // the client has closed its half
+			}
+			return err
+		case <-sess.end:
+			return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
+		case <-s.stopping.Done():
+			return nil
+		}
+	}
+}
+
+// readSettings passes on the client's Settings until the stream ends. Answers to
+// commands are read and dropped: no command is ever sent that has one.
+func readSettings(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand], in chan<- *pb.Settings) error {
+	for {
+		cmd, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		settings := cmd.GetSettings()
+		if settings == nil {
+			continue
+		}
+		select {
+		case in <- settings:
+		case <-stream.Context().Done():
+			return stream.Context().Err()
+		}
+	}
+}
+
+// Heartbeat keeps a client's state. A client that is not known, as after a restart
+// of the server, becomes known by it: Go, Python and C# do not send Settings again
+// for minutes or ever.
+func (s *Server) Heartbeat(ctx context.Context, req *pb.HeartbeatRequest) (*pb.HeartbeatResponse, error) {
+	return &pb.HeartbeatResponse{Status: s.heartbeat(ctx, req)}, nil
+}
+
+func (s *Server) heartbeat(ctx context.Context, req *pb.HeartbeatRequest) *pb.Status {
+	id, st := clientID(ctx)
+	if st != nil {
+		return st
+	}
+	switch k := req.GetClientType(); k {
+	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER:
+		if _, ok := s.clients.see(id, k); !ok {
+			return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")
+		}
+		return statusOK
+	default:
+		return refuse(pb.Code_UNRECOGNIZED_CLIENT_TYPE, "clients of type "+k.String()+" are not supported")
+	}
+}
+
+// NotifyClientTermination drops the client's state; what it holds comes back to its
+// group when it expires.
+func (s *Server) NotifyClientTermination(ctx context.Context, _ *pb.NotifyClientTerminationRequest) (*pb.NotifyClientTerminationResponse, error) {
+	id, st := clientID(ctx)
+	if st == nil {
+		s.clients.drop(id)
+		st = statusOK
+	}
+	return &pb.NotifyClientTerminationResponse{Status: st}, nil
+}
