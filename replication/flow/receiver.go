@@ -167,7 +167,7 @@ func (rx *receiver) regrant(now time.Time, b *budget, held bool) {
 // cover when there are more than fit a frame, else through.
 func outcomes(list []Outcome, from, through uint64) (picked []wire.Outcome, cut uint64) {
 	for _, o := range list {
-		if o.Through <= from || o.First > through {
+		if min(o.Through, through) <= from || o.First > through {
 			continue
 		}
 		if len(picked) == wire.MaxOutcomes {
@@ -175,6 +175,7 @@ func outcomes(list []Outcome, from, through uint64) (picked []wire.Outcome, cut 
 		}
 		w := wire.Outcome(o)
 		w.First, w.Through = max(w.First, from+1), min(w.Through, through)
+		from = w.Through // whatever the sink returns, the ranges ascend
 		picked = appendOutcome(picked, w)
 	}
 	return picked, through

@@ -119,7 +119,8 @@ type SinkState struct {
 // compared the tables). A landing that fits neither settles nothing, and done
 // is told so. What counts sets Settled to Through, even when that moves it back:
 // what the flow settled above First in another lineage are then orphans, whose
-// records stay and whose outcomes are forgotten.
+// records stay and whose outcomes are forgotten (a range of outcomes that
+// reaches across First is cut).
 type Landing struct {
 	Flow         record.FlowID
 	Lineage      record.LineageID

@@ -180,6 +180,9 @@ func (m *memSink) fold(l *Landing) error {
 		i = slices.IndexFunc(s.History, func(h Have) bool { return h.Lineage == l.Lineage })
 	}
 	s.History[i].Last = l.Through
+	for j := range s.Outcomes {
+		s.Outcomes[j].Through = min(s.Outcomes[j].Through, max(l.First-1, s.Outcomes[j].First))
+	}
 	s.Outcomes = slices.DeleteFunc(s.Outcomes, func(o Outcome) bool { return o.Through <= l.OriginCursor || o.First >= l.First })
 	s.Known, s.Settled = true, l.Through
 	for n := l.First; n <= l.Through; n++ {
