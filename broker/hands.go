@@ -70,7 +70,7 @@ func (b *Broker) makeHands(key subKey) *hands {
 	h.disp = consumer.NewDispatcher(consumer.Options{
 		Group: key.group, Topic: key.topic,
 		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
-		FirstDelivery: b.state.epoch << 40, Alive: b.isAlive, Kick: b.kick,
+		FirstDelivery: b.log.Epoch() << 40, Alive: b.isAlive, Kick: b.kick,
 	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
 	sub.hands = h
 	h.advance(sub.topic)

@@ -39,11 +39,7 @@ func (s *sink) Group() zone.Group { return s.self }
 func (s *sink) Incarnation() record.Incarnation { return s.log.Incarnation() }
 
 // Epoch implements flow.Sink.
-func (s *sink) Epoch() uint64 {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.state.epoch
-}
+func (s *sink) Epoch() uint64 { return s.log.Epoch() }
 
 // Topology implements flow.Sink.
 func (s *sink) Topology() *zone.Topology { return s.b().Topology() }

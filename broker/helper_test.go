@@ -1,0 +1,187 @@
+package broker
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sample parses the sample deployment after the edits, pairs of old and new
+// text.
+func sample(t testing.TB, edits ...string) *zone.Topology {
+	t.Helper()
+	data, err := os.ReadFile("../zone/sample/sample.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(data)
+	for i := 0; i+1 < len(edits); i += 2 {
+		if !strings.Contains(text, edits[i]) {
+			t.Fatalf("the sample does not contain %q", edits[i])
+		}
+		text = strings.Replace(text, edits[i], edits[i+1], 1)
+	}
+	topo, err := zone.Parse([]byte(text), "sample.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return topo
+}
+
+// epoch edits the sample to be epoch 1.n.
+func epoch(n int) [2]string {
+	return [2]string{"number: 1}", fmt.Sprintf("number: %d}", n)}
+}
+
+// station is a broker on a disk that can be restarted and crashed.
+type station struct {
+	*Broker
+	t      testing.TB
+	fs     disk.FS
+	node   zone.Node
+	topo   *zone.Topology
+	limits Limits
+}
+
+func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
+
+func open(t testing.TB, fs disk.FS, node zone.Node, topo *zone.Topology, limits Limits) *station {
+	t.Helper()
+	s := &station{t: t, fs: fs, node: node, topo: topo, limits: limits}
+	s.start()
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+func (s *station) options() Options {
+	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits,
+		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Helper()
+	w.t.Log(strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+func (s *station) start() {
+	s.t.Helper()
+	b, err := Open(s.t.Context(), s.options())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.Broker = b
+}
+
+// restart closes in good order and opens again.
+func (s *station) restart() {
+	s.t.Helper()
+	if err := s.Close(); err != nil {
+		s.t.Fatal(err)
+	}
+	s.start()
+}
+
+// message makes a message of a topic.
+func (s *station) message(topic zone.Topic, id string, properties ...string) Message {
+	m := Message{Topic: s.Topology().FindTopic(topic), ID: id, Queue: AnyQueue, Body: []byte("body of " + id), Born: time.Unix(1e9, 0)}
+	for i := 0; i+1 < len(properties); i += 2 {
+		if m.Properties == nil {
+			m.Properties = map[string]string{}
+		}
+		m.Properties[properties[i]] = properties[i+1]
+	}
+	return m
+}
+
+// publish stores the messages and fails the test unless all are stored.
+func (s *station) publish(msgs ...Message) []PublishResult {
+	s.t.Helper()
+	out := make([]PublishResult, len(msgs))
+	if err := s.Publish(s.t.Context(), msgs, out); err != nil {
+		s.t.Fatal(err)
+	}
+	for i, r := range out {
+		if r.Err != nil {
+			s.t.Fatalf("message %s: %v", msgs[i].ID, r.Err)
+		}
+	}
+	return out
+}
+
+// publishN stores n local messages with ids prefix-0 and on.
+func (s *station) publishN(topic zone.Topic, prefix string, n int) []string {
+	s.t.Helper()
+	var msgs []Message
+	var ids []string
+	for i := range n {
+		ids = append(ids, fmt.Sprintf("%s-%d", prefix, i))
+		msgs = append(msgs, s.message(topic, ids[i]))
+	}
+	for len(msgs) > 0 {
+		k := min(len(msgs), 100)
+		s.publish(msgs[:k]...)
+		msgs = msgs[k:]
+	}
+	return ids
+}
+
+func (s *station) receive(g zone.ConsumerGroup, topic zone.Topic, n int, invisible time.Duration) []Delivery {
+	s.t.Helper()
+	list, err := s.Receive(s.t.Context(), ReceiveRequest{Group: g, Topic: topic, Filter: Filter{All: true}, Max: n, Invisible: invisible})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return list
+}
+
+func (s *station) ack(g zone.ConsumerGroup, list ...Delivery) {
+	s.t.Helper()
+	for _, d := range list {
+		if err := s.Ack(context.Background(), g, d.Topic, d.Handle); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// drain receives and acknowledges until nothing comes, and returns the ids.
+func (s *station) drain(g zone.ConsumerGroup, topic zone.Topic) map[string]int {
+	s.t.Helper()
+	got := map[string]int{}
+	for {
+		list := s.receive(g, topic, 100, time.Minute)
+		if len(list) == 0 {
+			return got
+		}
+		for _, d := range list {
+			got[string(d.Record.MessageID())]++
+		}
+		s.ack(g, list...)
+	}
+}
+
+// wantOnce fails unless got has each id exactly once and nothing else.
+func wantOnce(t testing.TB, got map[string]int, ids []string) {
+	t.Helper()
+	for _, id := range ids {
+		if got[id] != 1 {
+			t.Errorf("message %s was delivered %d times, want once", id, got[id])
+		}
+	}
+	if len(got) != len(ids) {
+		t.Errorf("%d different messages were delivered, want %d", len(got), len(ids))
+	}
+}
