@@ -107,7 +107,6 @@ func start(t *testing.T, change func(*Options)) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store.alive = s.Alive
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, l) }()

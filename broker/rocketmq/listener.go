@@ -103,7 +103,10 @@ func (s *sniffer) Close() error {
 	return err
 }
 
+// loop accepts until Close, or until the listener below is closed by others:
+// Accept fails then, too.
 func (s *sniffer) loop() {
+	defer s.cancel()
 	for {
 		select {
 		case s.places <- struct{}{}:

@@ -319,15 +319,14 @@ func TestMessagesThatCouldNotBeSentComeBackAtOnce(t *testing.T) {
 	}
 }
 
-func TestStoreFailureOfAReceive(t *testing.T) {
+func TestStoreFailureOfAReceiveIsAStatus(t *testing.T) {
 	b := start(t, nil)
-	c := b.dial(t, nil)
-	b.store.topo.FindTopic("t").Queues = 0 // still one queue for clients
-	resp, err := c.QueryRoute(as(t, "c"), &pb.QueryRouteRequest{Topic: res("t")})
-	if err != nil || len(resp.GetMessageQueues()) != 2 {
-		t.Errorf("%v %v", resp, err)
-	}
-	if st := statusOf(&broker.Error{Op: "receive", Kind: broker.KindClosed}); st.GetCode() != pb.Code_INTERNAL_SERVER_ERROR {
-		t.Errorf("got %v", st)
+	b.store.mu.Lock()
+	b.store.receive = &broker.Error{Op: "receive", Kind: broker.KindClosed}
+	b.store.mu.Unlock()
+	got := pull(t, b.dial(t, nil), simple("g", "t", 1))
+	want(t, got.status, pb.Code_INTERNAL_SERVER_ERROR)
+	if got.order != "sd" {
+		t.Errorf("order %q", got.order)
 	}
 }

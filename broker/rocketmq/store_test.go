@@ -25,7 +25,7 @@ type memStore struct {
 	held    map[string]*hold // group/topic/offset -> delivery state
 	changed chan struct{}    // closed and renewed at every change
 
-	alive   func(string) bool
+	receive error                                                // instead of receiving
 	publish func([]broker.Message, []broker.PublishResult) error // instead of storing
 	settle  func(op, handle string) error                        // before settling
 	last    broker.ReceiveRequest
@@ -100,6 +100,10 @@ func (s *memStore) Receive(ctx context.Context, r broker.ReceiveRequest) ([]brok
 	for {
 		s.mu.Lock()
 		s.last = r
+		if s.receive != nil {
+			s.mu.Unlock()
+			return nil, s.receive
+		}
 		got, next := s.pop(r)
 		changed := s.changed
 		s.mu.Unlock()
