@@ -119,6 +119,8 @@ var syntaxFaults = []faultCase{
 	{"alias", "topics: [transfer]", "topics: [§&x transfer]", "anchors", "write the values out", 0},
 	{"unknown alias", "topics: [transfer]", "§topics: [*x]", "unknown anchor", "check", 0},
 	{"control character", "topics: [transfer]", "topics: [§\x01transfer]", "control character U+0001", "remove it", 0},
+	{"line end that editors do not count", "topics: [transfer]", "topics: [§\u2028transfer]", "line end U+2028", "LF", 0},
+	{"lone carriage return", "deployment: sample\n", "deployment: sample§\r \n", "line end U+000D", "LF", 0},
 	{"not UTF-8", "topics: [transfer]", "topics: [§\xfftransfer]", "0xff is not UTF-8", "UTF-8", 0},
 	{"second document", "consumer_groups:\n", "§---\nconsumer_groups:\n", "second document", "one topology", 0},
 }

@@ -1,7 +1,8 @@
 package zone
 
 // LandsIn reports whether records of the topic can land in the zone, by the
-// topic's route and residency.
+// topic's route and residency. Both are of this topology, as in the other
+// methods of this file.
 func (t *Topology) LandsIn(topic *TopicInfo, z *ZoneInfo) bool {
 	if topic == nil || z == nil || !topic.ResidentIn(z.City) {
 		return false

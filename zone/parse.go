@@ -19,6 +19,7 @@ func Parse(data []byte, name string) (*Topology, error) {
 	}
 	for _, t := range d.topo.Topics {
 		t.makeFaults()
+		t.topology = d.topo
 	}
 	d.topo.index.hot = makeHot(d.topo)
 	d.topo.Digest = digest(d.topo)

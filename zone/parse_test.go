@@ -271,6 +271,7 @@ func TestDigestFollowsMeaningAndNotForm(t *testing.T) {
 	base := mustParse(t, text)
 	for name, same := range map[string]string{
 		"comments":         text + "\n# a comment\n",
+		"Windows":          strings.ReplaceAll(text, "\n", "\r\n"),
 		"spelled default":  replaced(t, text, "  - name: orders\n", "  - name: orders\n    queues: 4\n    retention: 3d\n"),
 		"another unit":     replaced(t, text, "256MiB", "262144KiB"),
 		"order of keys":    replaced(t, text, "{term: 1, number: 1}", "{number: 1, term: 1}"),

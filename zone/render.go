@@ -80,17 +80,38 @@ func standbyText(z *ZoneInfo) string {
 }
 
 func showBrokers(b *strings.Builder, t *Topology) {
-	rows := [][]string{{"ZONE", "BROKER", "CLIENTS", "PEER", "GOSSIP", "ADMIN"}}
+	rows := [][]string{{"ZONE", "BROKER", "HOST", "CLIENTS", "PEER", "GOSSIP", "ADMIN"}}
 	for _, z := range t.index.zoneList {
 		zone := string(z.Name)
 		for _, g := range z.Groups {
 			for _, n := range g.Nodes {
-				rows = append(rows, []string{zone, string(n.Name), n.Client, n.Peer, n.Gossip, orDash(n.Admin)})
+				rows = append(rows, append([]string{zone, string(n.Name)}, hostAndPorts(n.Client, n.Peer, n.Gossip, n.Admin)...))
 				zone = ""
 			}
 		}
 	}
 	table(b, rows)
+}
+
+// hostAndPorts returns the host that all addresses share and ":port" for each
+// address; or "-" and the whole addresses when they share none.
+func hostAndPorts(addrs ...string) []string {
+	host := addrs[0][:strings.LastIndexByte(addrs[0], ':')]
+	shared := true
+	for _, a := range addrs {
+		shared = shared && (a == "" || a[:strings.LastIndexByte(a, ':')] == host)
+	}
+	out := []string{"-"}
+	if shared {
+		out[0] = host
+	}
+	for _, a := range addrs {
+		if shared {
+			a = strings.TrimPrefix(a, host)
+		}
+		out = append(out, orDash(a))
+	}
+	return out
 }
 
 // shardRanges returns for each zone, by index, the shards that it owns.
@@ -130,11 +151,11 @@ func orDash(s string) string {
 }
 
 func showRouters(b *strings.Builder, t *Topology) {
-	rows := [][]string{{"CITY", "ROUTER", "QUIC", "PEER", "GOSSIP", "WAN", "ADMIN"}}
+	rows := [][]string{{"CITY", "ROUTER", "HOST", "QUIC", "PEER", "GOSSIP", "WAN", "ADMIN"}}
 	for _, c := range t.Cities {
 		city := string(c.Name)
 		for _, n := range c.Routers {
-			rows = append(rows, []string{city, string(n.Name), n.QUIC, n.Peer, n.Gossip, n.WAN, orDash(n.Admin)})
+			rows = append(rows, append([]string{city, string(n.Name)}, hostAndPorts(n.QUIC, n.Peer, n.Gossip, n.WAN, n.Admin)...))
 			city = ""
 		}
 	}
@@ -257,21 +278,24 @@ func total(widths []int) int {
 	return sum
 }
 
-// fold breaks text into pieces of at most width characters, at a blank where
-// there is one.
+// fold breaks text into pieces of at most width characters: at a blank, else
+// after a mark that separates parts of names, else anywhere.
 func fold(text string, width int) []string {
 	var out []string
 	r := []rune(text)
 	for len(r) > width {
-		cut, skip := width, 0
+		cut, rest := width, width
 		for i := width; i > width/2; i-- {
 			if r[i] == ' ' {
-				cut, skip = i, 1
+				cut, rest = i, i+1
 				break
+			}
+			if cut == width && strings.ContainsRune("_-.,:/", r[i-1]) {
+				cut, rest = i, i
 			}
 		}
 		out = append(out, string(r[:cut]))
-		r = r[cut+skip:]
+		r = r[rest:]
 	}
 	return append(out, string(r))
 }

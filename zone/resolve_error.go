@@ -8,7 +8,7 @@ type ResolveKind uint8
 // The reasons why a message has no destination.
 const (
 	UnknownTopic         ResolveKind = iota + 1 // the topology does not declare the topic
-	UnknownOrigin                               // a local route without the zone of origin
+	UnknownOrigin                               // a local route without the zone of origin, or a zone that does not exist
 	MissingUser                                 // a shard route and no user id in the message
 	BadUser                                     // the user id lacks the digits that the shard rule needs
 	ShardUnowned                                // no zone owns the shard, or there are no shards
@@ -113,7 +113,7 @@ func (k ResolveKind) String() string {
 	case UnknownTopic:
 		return "the topology does not declare the topic"
 	case UnknownOrigin:
-		return "the route is local and the zone of origin is not known"
+		return "the zone of origin is not known"
 	case MissingUser:
 		return "the message has no user id"
 	case BadUser:

@@ -124,6 +124,7 @@ type TopicInfo struct {
 
 	resident []bool                      // by city index; nil means all
 	faults   *[resolveKinds]ResolveError // what Resolve returns; see resolve_error.go
+	topology *Topology                   // to which the value belongs
 }
 
 // ResidentIn reports whether records of the topic may enter the city.

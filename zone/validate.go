@@ -208,7 +208,7 @@ func (d *draft) checkStandby(z *draftZone) {
 	}
 	if len(fit) > 0 {
 		d.add(z.at, fmt.Sprintf("zone %s has no remote standby, so the loss of city %s would stop it", z.info.Name, z.city.info.Name),
-			"add standby: {remote: ZONE} with a "+z.info.Kind.String()+" of another city ("+listed(fit, 8)+"), or remote: none to do without")
+			"add standby: {remote: ZONE} with one of "+listed(fit, 8)+", or remote: none to do without")
 	}
 }
 

@@ -123,10 +123,12 @@ func (d *draft) checkChannels() {
 			differs, at = "class", t.classAt
 		case !slices.Equal(f.info.resident, t.info.resident):
 			differs, at = "residency", t.residencyAt
+		case f.info.AtBudget != t.info.AtBudget:
+			differs, at = "at_budget", t.budgetAt
 		}
 		if differs != "" {
 			d.add(at.or(t.at), fmt.Sprintf("topics %s and %s share the channel %s and differ in %s", f.info.Name, t.info.Name, ch.Name, differs),
-				"the topics of a channel are numbered together and so have one route, class and residency; use another channel")
+				"the topics of a channel are numbered together and so have one route, class, residency and at_budget; use another channel")
 		}
 	}
 }

@@ -120,7 +120,11 @@ func checkText(data []byte, p *problems) bool {
 			p.add(place{line: line, column: column}, fmt.Sprintf("byte %#02x is not UTF-8", data[i]),
 				"save the file as UTF-8")
 			return false
-		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0x7f:
+		case r == '\r' && i+1 < len(data) && data[i+1] != '\n', r == 0x85, r == 0x2028, r == 0x2029:
+			// YAML would count a line here, and editors would not.
+			p.add(place{line: line, column: column}, fmt.Sprintf("line end %U", r), "end lines with LF, or with CR and LF")
+			return false
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r >= 0x7f && r < 0xa0:
 			p.add(place{line: line, column: column}, fmt.Sprintf("control character %U", r), "remove it")
 			return false
 		}
