@@ -173,7 +173,10 @@ func (l *lane) publish() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := &l.status
-	st.Head, st.Settled, st.Sent, st.RTT = l.s.head, l.s.acked, l.s.next-1, l.s.rtt
+	st.Head, st.Settled, st.Sent, st.RTT = l.s.head, l.s.cursor, 0, l.s.rtt
+	if l.s.phase != phaseOpening {
+		st.Settled, st.Sent = l.s.acked, l.s.next-1
+	}
 	st.Progress = l.s.progress
 	switch held := !l.s.heldAt.IsZero(); {
 	case l.s.phase == phaseSealed:
