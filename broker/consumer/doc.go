@@ -26,7 +26,7 @@
 // message was neither delivered again, nor given a new handle, nor condemned
 // to the dead-letter topic. Afterwards it is refused with *HandleError. An
 // acknowledgement of a message that is settled already is answered as success,
-// except when the message went to the dead-letter topic lately. After a
+// except when this process lately brought it to the dead-letter topic. After a
 // restart the deliveries before it are not known; a handle of that time counts
 // until the message is delivered again.
 //

@@ -91,6 +91,7 @@ func (d *Dispatcher) own(now Instant, queue uint16, offset, delivery uint64) (in
 		return none, ReasonExpired // is being delivered again at this moment
 	case e.delivery == 0:
 		if delivery <= d.opts.FirstDelivery {
+			e.attempts = max(e.attempts, 1) // at least that one
 			return slot, 0
 		}
 		return none, ReasonExpired
