@@ -1,6 +1,9 @@
 package zone
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Step is one step of an explanation.
 type Step struct {
@@ -77,11 +80,10 @@ func (t *Topology) Explain(q Query) []Step {
 }
 
 func (t *Topology) residencyVerdict(q Query, d Destination, err error) string {
-	e, _ := err.(*ResolveError)
 	switch {
-	case e != nil && e.Kind == OriginForbidden:
+	case errors.Is(err, ErrOriginForbidden):
 		return fmt.Sprintf("city %s, where it was published, is not among them", q.From.City.Name)
-	case e != nil && e.Kind == DestinationForbidden:
+	case errors.Is(err, ErrDestinationForbidden):
 		return "the destination's city is not among them"
 	case d.Channel != nil:
 		return "other cities skip the record"

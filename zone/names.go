@@ -160,7 +160,7 @@ func isHostname(s string) bool {
 			return false
 		}
 		for _, c := range label {
-			if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '-' || c == '_') {
+			if !(nameRule{}).allows(c) {
 				return false
 			}
 		}

@@ -3,7 +3,7 @@ package zone
 import "strings"
 
 // nearest returns the name that a person most likely meant by typed, or "" when
-// none is near: at most a third of the letters differ, upper and lower case
+// none is near: at most about a third of the letters differ, upper and lower case
 // taken as alike.
 func nearest(typed string, names []string) string {
 	const longest = 64 // names are shorter; bounds the work for outside input
@@ -11,7 +11,7 @@ func nearest(typed string, names []string) string {
 		return ""
 	}
 	low := strings.ToLower(typed)
-	best, bestDistance := "", max(1, len(typed)/3)+1
+	best, bestDistance := "", max(1, (len(typed)+1)/3)+1
 	for _, n := range names {
 		if len(n) > longest || max(len(n)-len(typed), len(typed)-len(n)) >= bestDistance {
 			continue

@@ -88,7 +88,7 @@ func TestResolveErrorsMatchByKindAndTopic(t *testing.T) {
 		errors.Is(err, &ResolveError{Kind: MissingUser, Topic: "orders"}) {
 		t.Errorf("%v matches wrongly", err)
 	}
-	for k := range ResolveKind(resolveKinds) {
+	for k := range resolveKinds {
 		if k == 0 {
 			continue
 		}

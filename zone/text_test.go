@@ -1,6 +1,7 @@
 package zone
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -269,9 +270,12 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		topology, err := Parse(data, "fuzz.yaml")
 		if err != nil {
-			problems := err.(*ProblemsError).Problems
+			var e *ProblemsError
+			if !errors.As(err, &e) {
+				t.Fatalf("not a *ProblemsError: %v", err)
+			}
 			lines := strings.Count(string(data), "\n") + 1
-			for _, p := range problems {
+			for _, p := range e.Problems {
 				if p.What == "" || p.Line > lines {
 					t.Errorf("a problem without words or place: %+v", p)
 				}

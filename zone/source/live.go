@@ -1,6 +1,7 @@
 package source
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -60,11 +61,9 @@ func (l *Live) Confirm(next *zone.Topology) error { return l.apply(next, true) }
 func (l *Live) apply(next *zone.Topology, confirmed bool) error {
 	l.mu.Lock()
 	old := l.state.Load()
-	if err := Judge(old.topology, next); err != nil {
-		if refused, ok := err.(*RefusedError); !ok || refused.Kind != MuchSmaller || !confirmed {
-			l.mu.Unlock()
-			return err
-		}
+	if err := Judge(old.topology, next); err != nil && !(confirmed && errors.Is(err, ErrMuchSmaller)) {
+		l.mu.Unlock()
+		return err
 	}
 	if next.Epoch == old.topology.Epoch {
 		l.mu.Unlock()
