@@ -35,7 +35,10 @@ type Fingerprint struct {
 type OriginState struct {
 	Oldest  uint64 // lowest number whose record can still be read; Head+1 when there is none
 	Head    uint64 // highest number given; 0 = none yet
-	Lineage []Mark // ascending; never empty once Head > 0
+	// Lineage is the table, ascending; never empty once Head > 0. Its last row is
+	// the lineage in force, with First = Head+1 until it has a number: a copy
+	// that was restored must differ from its original from its start on.
+	Lineage []Mark
 }
 
 // Outcome is the settlement of a range of numbers that did not land.
