@@ -9,7 +9,7 @@
 // It never does I/O, never reads a clock, and starts no goroutines: the
 // package zone/source watches files and makes a topology live. A *Topology and
 // everything that it points to is read-only after Parse and therefore safe for
-// concurrent use.
+// concurrent use. As it starts nothing and waits for nothing, it promises no order.
 //
 // # Two contracts that other nodes rely on
 //

@@ -98,9 +98,15 @@ func (d *draft) readRoute(v value, t *draftTopic) {
 // readSource reads key, message_group or {property: NAME}.
 func (d *draft) readSource(v value, route *Route) {
 	if v.node.Kind == yaml.ScalarNode {
-		route.From = choose(&d.reader, v, route.Kind.String(), []word[FieldSource]{
-			{FromKey, "key"}, {FromMessageGroup, "message_group"},
-		})
+		switch v.node.Value {
+		case FromKey.String():
+			route.From = FromKey
+		case FromMessageGroup.String():
+			route.From = FromMessageGroup
+		default:
+			d.add(v.at(), fmt.Sprintf("%s is %s", route.Kind, v.describe()),
+				"it is key, message_group or {property: NAME}; for a property of that name write {property: "+clip(v.node.Value)+"}")
+		}
 		return
 	}
 	d.object(v, route.Kind.String(), []field{

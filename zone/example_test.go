@@ -33,11 +33,11 @@ func ExampleTopology_Resolve() {
 }
 
 func ExampleParse_problems() {
-	_, err := zone.Parse([]byte("deployment: shop\nepoch: 1.1\ncitys: []\n"), "shop.yaml")
+	_, err := zone.Parse([]byte("deployment: shop\ncitys: []\n"), "shop.yaml")
 	fmt.Println(err)
 	// Output:
-	// shop.yaml:1:1: the topology has no cities; add the key cities
-	// shop.yaml:3:1: the topology has no key "citys"; did you mean cities?
+	// shop.yaml:1:1: the topology has no epoch; add the key epoch
+	// shop.yaml:2:1: the topology has no key "citys"; did you mean cities?
 }
 
 func ExampleTopology_Explain() {

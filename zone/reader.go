@@ -27,13 +27,16 @@ func (r *reader) object(v value, what string, fields []field) {
 		return
 	}
 	seen := make(map[string]int, len(fields))
+	meant := "" // a needed key that is there, misspelt
 	for i := 0; i+1 < len(v.node.Content); i += 2 {
 		key := value{node: v.node.Content[i], path: v.path}
 		child := value{node: v.node.Content[i+1], path: join(v.path, key.node.Value)}
 		name := key.node.Value
 		f := findField(fields, name)
 		if f == nil || key.node.Kind != yaml.ScalarNode {
-			r.unknownKey(key, what, fields)
+			if near := r.unknownKey(key, what, fields); near != "" {
+				meant = near
+			}
 			continue
 		}
 		if line, twice := seen[name]; twice {
@@ -50,7 +53,7 @@ func (r *reader) object(v value, what string, fields []field) {
 		f.read(child)
 	}
 	for _, f := range fields {
-		if _, ok := seen[f.key]; f.need && !ok {
+		if _, ok := seen[f.key]; f.need && !ok && f.key != meant {
 			r.add(v.at(), fmt.Sprintf("%s has no %s", what, f.key), "add the key "+f.key)
 		}
 	}
@@ -73,24 +76,30 @@ func keyList(fields []field) string {
 	return strings.Join(names, ", ")
 }
 
-func (r *reader) unknownKey(key value, what string, fields []field) {
+// unknownKey reports a key and returns the one that was likely meant, or "".
+func (r *reader) unknownKey(key value, what string, fields []field) (near string) {
 	names := make([]string, len(fields))
 	for i, f := range fields {
 		names[i] = f.key
 	}
 	fix := "the keys are " + keyList(fields)
-	if s := nearest(key.node.Value, names); s != "" {
-		fix = "did you mean " + s + "?"
+	if near = nearest(key.node.Value, names); near != "" {
+		fix = "did you mean " + near + "?"
 	}
 	at := key.at()
 	at.path = join(key.path, clip(key.node.Value))
 	r.add(at, fmt.Sprintf("%s has no key %s", what, key.describe()), fix)
+	return near
 }
 
 // list calls read for each element of a list.
 func (r *reader) list(v value, what string, read func(value)) {
 	if v.node.Kind != yaml.SequenceNode {
-		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()), "a list is needed")
+		fix := "a list is needed"
+		if v.node.Kind == yaml.ScalarNode {
+			fix += ", such as [" + clip(v.node.Value) + "]"
+		}
+		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()), fix)
 		return
 	}
 	for i, n := range v.node.Content {

@@ -230,7 +230,9 @@ func syntaxFix(msg string) string {
 	case strings.Contains(msg, "',' or ']'"), strings.Contains(msg, "',' or '}'"):
 		return "check the commas and the closing bracket of the list or mapping that begins here"
 	case strings.Contains(msg, "mapping values are not allowed"):
-		return "a value with a colon and a space in it needs quotes; a nested mapping begins on its own line"
+		return "check the indentation; within a line, put a mapping in braces, as in {broadcast: city}, and a value with a colon in quotes"
+	case strings.Contains(msg, "expected ':'"):
+		return "a key ends with a colon and a blank"
 	case strings.Contains(msg, "unexpected end of stream"):
 		return "close the quotation mark"
 	case strings.Contains(msg, "cannot start any token"):

@@ -61,7 +61,7 @@ func (l *Live) Confirm(next *zone.Topology) error { return l.apply(next, true) }
 func (l *Live) apply(next *zone.Topology, confirmed bool) error {
 	l.mu.Lock()
 	old := l.state.Load()
-	if err := Judge(old.topology, next); err != nil && !(confirmed && errors.Is(err, ErrMuchSmaller)) {
+	if err := Judge(old.topology, next); err != nil && (!confirmed || !errors.Is(err, ErrMuchSmaller)) {
 		l.mu.Unlock()
 		return err
 	}
