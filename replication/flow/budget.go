@@ -1,6 +1,9 @@
 package flow
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // budget is the memory that all sessions of a destination share. What a
 // session has promised (credit not yet used) and what it holds (taken, not yet
@@ -13,9 +16,9 @@ type budget struct {
 	total, least, most int64 // bytes; set at creation
 
 	mu    sync.Mutex
-	used  int64 // guarded by mu
-	large int   // windows above least; guarded by mu
-	short bool  // a session was turned away since the last call of scarce; guarded by mu
+	used  int64     // guarded by mu
+	large int       // windows above least; guarded by mu
+	short time.Time // when a session was last turned away; zero = never. Guarded by mu
 }
 
 func newBudget(l *Limits) *budget {
@@ -23,12 +26,12 @@ func newBudget(l *Limits) *budget {
 }
 
 // open reserves the first window of a session, at least need bytes.
-func (b *budget) open(need int64) (window int64, ok bool) {
+func (b *budget) open(now time.Time, need int64) (window int64, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	window = max(b.least, need)
 	if b.used+window > b.total {
-		b.short = true
+		b.short = now
 		return 0, false
 	}
 	b.used += window
@@ -83,13 +86,11 @@ func (b *budget) release(n int64) {
 	b.mu.Unlock()
 }
 
-// scarce reports whether a session was turned away since the last call.
-func (b *budget) scarce() bool {
+// scarce reports whether a session was turned away a short while ago.
+func (b *budget) scarce(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was := b.short
-	b.short = false
-	return was
+	return !b.short.IsZero() && now.Sub(b.short) < 2*time.Second
 }
 
 // inUse returns the reserved bytes.

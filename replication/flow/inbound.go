@@ -137,11 +137,11 @@ func (x *inbound) begin(ctx context.Context, f wire.Frame) error {
 	if r.orphans != (wire.Range{}) {
 		x.log.Warn("the origin lost numbers that landed here; they are kept", "first", r.orphans.First, "through", r.orphans.Through)
 	}
-	window, ok := in.budget.open(min(int64(o.MaxRecord), maxData))
+	now := time.Now()
+	window, ok := in.budget.open(now, min(int64(o.MaxRecord), maxData))
 	if !ok {
 		return &retryError{refused(wire.CodeTooMany, "no memory for another flow"), in.lim.HeldRetry}
 	}
-	now := time.Now()
 	x.resumed = r
 	x.rx.begin(now, &in.lim, &o, &have, r, window)
 	x.held = in.sink.Writable()

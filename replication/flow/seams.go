@@ -33,8 +33,8 @@ type Fingerprint struct {
 
 // OriginState is what the origin's fold knows of a flow.
 type OriginState struct {
-	Oldest  uint64 // lowest number whose record can still be read; Head+1 when there is none
-	Head    uint64 // highest number given; 0 = none yet
+	Oldest uint64 // lowest number whose record can still be read; Head+1 when there is none
+	Head   uint64 // highest number given; 0 = none yet
 	// Lineage is the table, ascending; never empty once Head > 0. Its last row is
 	// the lineage in force, with First = Head+1 until it has a number: a copy
 	// that was restored must differ from its original from its start on.
