@@ -47,7 +47,13 @@ type Limits struct {
 	MaxInFlight   int           // deliveries in hands of one consumer group and topic; 0 = 100,000
 	UnknownTries  int           // attempts of a group that the topology does not declare; 0 = 16
 	TrimEvery     time.Duration // how often retention is looked at; 0 = 10 s
-	MaxWantWindow int64         // bytes that a reader of landings may have sent ahead; 0 = 16 MiB
+	// FlowHorizon is how long the origin keeps a record past its
+	// acknowledgement, so that a destination that regressed can be served
+	// again. 0 = 1 h.
+	FlowHorizon time.Duration
+	// DeadLetterRetention is how long dead letters are kept. 0 = 14 days.
+	DeadLetterRetention time.Duration
+	MaxWantWindow       int64 // bytes that a reader of landings may have sent ahead; 0 = 16 MiB
 }
 
 // Validate reports every fault of the options.
@@ -97,6 +103,8 @@ func (o Options) withDefaults() Options {
 	l.MaxInFlight = orDefault(l.MaxInFlight, 100_000)
 	l.UnknownTries = orDefault(l.UnknownTries, 16)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
+	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
+	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)
 	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
 	return o
 }

@@ -170,9 +170,7 @@ func (b *Broker) collectProgress(held bool) *op {
 func (b *Broker) collectSettles() *op {
 	b.mu.Lock()
 	settles := b.settles
-	if len(settles) > 0 {
-		b.settles = map[flow.Leg]uint64{}
-	}
+	b.settles = map[flow.Leg]uint64{}
 	b.mu.Unlock()
 	if len(settles) == 0 {
 		return nil

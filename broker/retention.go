@@ -99,13 +99,27 @@ func positionOf(ix *queue.Index, i uint64) record.Position {
 	return e.Position
 }
 
-// horizon returns the position below which everything is older than the longest
-// retention of a declared topic.
+// horizon returns the position below which everything is older than it must be
+// kept: the retention of each topic that has anything here, and what an origin
+// keeps past the acknowledgement so that a destination can be rewound.
 func (b *Broker) horizon(now time.Time) (record.Position, error) {
 	var keep time.Duration
 	b.mu.RLock()
 	for _, t := range b.state.topics {
-		keep = max(keep, t.retention)
+		for _, q := range t.queues {
+			if q.index.First() == q.index.Next() {
+				continue
+			}
+			keep = max(keep, t.retention)
+			if t.deadLetter {
+				keep = max(keep, b.limits.DeadLetterRetention)
+			}
+		}
+	}
+	for _, f := range b.state.out {
+		if f.index.First() < f.index.Next() {
+			keep = max(keep, b.limits.FlowHorizon)
+		}
 	}
 	b.mu.RUnlock()
 	times, err := b.log.SegmentTimes(b.ctx)

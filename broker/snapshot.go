@@ -138,7 +138,12 @@ func (b *Broker) pruneSnapshots() error {
 	if err != nil || len(names) <= snapshotsKept {
 		return err
 	}
-	for _, n := range names[snapshotsKept:] {
+	return b.removeSnapshots(names[snapshotsKept:])
+}
+
+func (b *Broker) removeSnapshots(names []string) error {
+	var err error
+	for _, n := range names {
 		err = errors.Join(err, b.fs.Remove(path.Join(b.dir, n)))
 	}
 	return err
@@ -152,7 +157,7 @@ func (b *Broker) restore(ctx context.Context) error {
 		return err
 	}
 	var refused error
-	for _, name := range names {
+	for i, name := range names {
 		s, err := b.loadSnapshot(name)
 		if err != nil {
 			b.logger.Warn("snapshot is not used", "group", string(b.self), "err", err)
@@ -162,7 +167,10 @@ func (b *Broker) restore(ctx context.Context) error {
 		// trimAt stays 0: until the next snapshot is written, the log keeps what
 		// the one before this needs.
 		b.snapAt = s.position
-		return b.replay(ctx, s)
+		if err := b.replay(ctx, s); err != nil {
+			return err
+		}
+		return b.removeSnapshots(names[:i])
 	}
 	if begin := b.log.Begin(); begin > b.firstPosition() {
 		return errors.Join(&SnapshotError{Name: b.dir, What: fmt.Sprintf(

@@ -1,0 +1,118 @@
+package broker
+
+import (
+	"flag"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+var retained = flag.Int("retained", 100_000, "messages that BenchmarkRestart finds in the store")
+
+// BenchmarkPublish stores messages of 1 KiB on the real disk, durably, from
+// many publishers at once (-cpu and -benchtime say how many).
+func BenchmarkPublish(b *testing.B) {
+	for _, publishers := range []int{1, 16, 256} {
+		for _, batch := range []int{1, 32} {
+			b.Run(fmt.Sprintf("publishers=%d/batch=%d", publishers, batch), func(b *testing.B) {
+				s := openBench(b, "orders")
+				var n atomic.Int64
+				b.SetBytes(int64(1024 * batch))
+				b.SetParallelism(publishers)
+				b.ResetTimer()
+				b.RunParallel(func(pb *testing.PB) {
+					msgs, out := benchMessages(s, batch, 1024), make([]PublishResult, batch)
+					for pb.Next() {
+						if err := s.Publish(b.Context(), msgs, out); err != nil || out[0].Err != nil {
+							b.Error(err, out[0].Err)
+							return
+						}
+						n.Add(int64(batch))
+					}
+				})
+				b.ReportMetric(float64(n.Load())/b.Elapsed().Seconds(), "messages/s")
+			})
+		}
+	}
+}
+
+func openBench(b *testing.B, _ zone.Topic) *station {
+	s := &station{t: b, fs: disk.OS{}, node: "rz02-a-1", topo: sample(b)}
+	o := s.options()
+	o.Dir, o.Logger = b.TempDir(), nil
+	broker, err := Open(b.Context(), o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.Broker = broker
+	b.Cleanup(func() { broker.Close() })
+	return s
+}
+
+func benchMessages(s *station, n, size int) []Message {
+	msgs := make([]Message, n)
+	for i := range msgs {
+		msgs[i] = s.message("orders", fmt.Sprintf("01AABBCCDDEEFF%020d", i))
+		msgs[i].Body = make([]byte, size)
+	}
+	return msgs
+}
+
+// BenchmarkRestart opens a store with many retained messages of 200 bytes:
+// closed in good order, and killed (the log behind the newest snapshot is
+// folded again). The number of retained messages is a flag, -retained.
+func BenchmarkRestart(b *testing.B) {
+	s := openBench(b, "orders")
+	o := s.options()
+	o.Dir, o.Logger = s.dir, nil
+	fillStore(b, s, *retained)
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+	b.Run("closed", func(b *testing.B) {
+		for range b.N {
+			began := time.Now()
+			broker, err := Open(b.Context(), o)
+			if err != nil {
+				b.Fatal(err)
+			}
+			took := time.Since(began)
+			b.StopTimer()
+			if err := broker.Close(); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+			b.ReportMetric(took.Seconds(), "s/open")
+		}
+	})
+}
+
+func fillStore(b *testing.B, s *station, n int) {
+	const batch, ahead = 1000, 8
+	began := time.Now()
+	errs := make(chan error, ahead)
+	var left atomic.Int64
+	left.Store(int64(n))
+	for range ahead {
+		go func() {
+			msgs, out := benchMessages(s, batch, 200), make([]PublishResult, batch)
+			for left.Add(-batch) >= 0 {
+				if err := s.Publish(b.Context(), msgs, out); err != nil {
+					errs <- err
+					return
+				}
+			}
+			errs <- nil
+		}()
+	}
+	for range ahead {
+		if err := <-errs; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.Logf("%d messages stored in %s, log of %d bytes", n, time.Since(began).Round(time.Millisecond), s.log.Committed())
+}

@@ -1,0 +1,128 @@
+package broker
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+var rewrite = flag.Bool("rewrite", false, "record the golden files anew")
+
+func goldenFlow() record.FlowID {
+	return record.FlowID{Origin: "rz01-a", Incarnation: 0x1122334455667788, Target: "rz02-a", Class: zone.ClassBulk, Lane: 3}
+}
+
+func goldenTopology() *topologyBody {
+	t := &topologyBody{epoch: zone.Epoch{Term: 1, Number: 300}}
+	for i := range t.digest {
+		t.digest[i] = byte(i)
+	}
+	t.topics = []topicBody{{name: "orders", queues: 4, retention: 72 * time.Hour}, {name: "member", queues: 1, broadcast: true}}
+	t.groups = []groupBody{{name: "g", topics: []zone.Topic{"orders"}}, {name: "c", cache: true, topics: []zone.Topic{"member"}}}
+	t.channels = []channelBody{{name: "all", legs: []legKey{{"sh", "cz-sh-a"}, {"hz", "cz-hz-a"}}}}
+	return t
+}
+
+func goldenCause() *Cause {
+	return &Cause{
+		Kind: CauseLeg, Topic: "transfer", Queue: 2, Offset: 7, TopicIncarnation: 9, Group: "g", Attempts: 16,
+		Flow: goldenFlow(), City: "hz", Destination: "rz02-a", Number: 37, Outcome: record.OutcomeParked, Reason: record.ReasonTooLarge,
+		Original: record.Identity{Group: "rz01-a", Incarnation: 5, Epoch: 6, Position: 4096},
+	}
+}
+
+// bodies are the control record bodies: how each is written, and how it is read
+// into something to compare.
+var bodies = []struct {
+	name  string
+	write func() []byte
+	read  func([]byte) (any, error)
+	want  any
+}{
+	{"topology", func() []byte { return goldenTopology().append(nil) },
+		func(b []byte) (any, error) { return parseTopologyBody(b) }, goldenTopology()},
+	{"cause", func() []byte { return appendCause(nil, goldenCause()) },
+		func(b []byte) (any, error) { return ParseCause(b) }, *goldenCause()},
+	{"settle", func() []byte {
+		return appendSettleBody(nil, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, 300}})
+	},
+		func(b []byte) (any, error) { return parseSettleBody(b) }, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, 300}}},
+	{"seal", func() []byte { return appendSealBody(nil, goldenFlow()) },
+		func(b []byte) (any, error) { return parseSealBody(b) }, goldenFlow()},
+	{"progress", func() []byte {
+		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, &consumer.Delta{Groups: []consumer.GroupDelta{{
+			Group: "g", Topic: "orders", Queues: []consumer.QueueDelta{{Queue: 1, Acked: []consumer.Range{{From: 3, To: 9}}}}}}})
+	}, func(b []byte) (any, error) {
+		inc, d, err := parseProgressBody(b)
+		if err != nil {
+			return nil, err
+		}
+		return []any{inc["orders"], d.Groups[0].Group, d.Groups[0].Queues[0].Acked[0]}, nil
+	}, []any{record.Position(128), zone.ConsumerGroup("g"), consumer.Range{From: 3, To: 9}}},
+}
+
+func TestControlBodiesKeepTheirBytes(t *testing.T) {
+	for _, c := range bodies {
+		file := filepath.Join("testdata", c.name+".hex")
+		got := hex.EncodeToString(c.write())
+		if *rewrite {
+			if err := os.WriteFile(file, []byte(got+"\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(string(want)) != got {
+			t.Errorf("%s: %s, golden %s", c.name, got, want)
+		}
+		back, err := c.read(c.write())
+		if err != nil || !reflect.DeepEqual(back, c.want) {
+			t.Errorf("%s: read back %+v, %v", c.name, back, err)
+		}
+	}
+}
+
+func TestControlBodiesRefuseDamage(t *testing.T) {
+	for _, c := range bodies {
+		good := c.write()
+		for n := range good {
+			if _, err := c.read(good[:n]); err == nil {
+				t.Errorf("%s cut to %d bytes is accepted", c.name, n)
+			}
+		}
+		if _, err := c.read(append(bytes.Clone(good), 0)); err == nil {
+			t.Errorf("%s with a byte too many is accepted", c.name)
+		}
+		newer := bytes.Clone(good)
+		newer[0]++
+		var be *BodyError
+		if _, err := c.read(newer); !errors.As(err, &be) {
+			t.Errorf("%s of a newer version: %v", c.name, err)
+		}
+	}
+}
+
+func FuzzControlBodies(f *testing.F) {
+	for _, c := range bodies {
+		f.Add(c.write())
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, c := range bodies {
+			_, _ = c.read(b)
+		}
+	})
+}
