@@ -42,6 +42,9 @@ func canonical(t *Topology) []byte {
 		for _, n := range sortedBy(c.Routers, func(n *NodeInfo) Node { return n.Name }) {
 			line("router", quote(n.Name), quote(n.QUIC), quote(n.Peer), quote(n.Gossip), quote(n.WAN), quote(n.Admin))
 		}
+		for _, n := range sortedBy(c.Caches, func(n *NodeInfo) Node { return n.Name }) {
+			line("cache", quote(n.Name), quote(n.Admin))
+		}
 		for _, z := range sortedBy(c.Zones, func(z *ZoneInfo) Zone { return z.Name }) {
 			canonicalZone(z, line)
 		}

@@ -60,6 +60,7 @@ func Diff(a, b *Topology) []Change {
 	d.owners(a, b)
 	compare(d, "city", a.Cities, b.Cities, func(c *CityInfo) City { return c.Name }, diffCity)
 	compare(d, "router", routers(a), routers(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
+	compare(d, "cache", caches(a), caches(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
 	compare(d, "zone", a.index.zoneList, b.index.zoneList, func(z *ZoneInfo) Zone { return z.Name }, diffZone)
 	compare(d, "broker group", groups(a), groups(b), func(g *GroupInfo) Group { return g.Name }, diffGroup)
 	compare(d, "node", brokers(a), brokers(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
@@ -243,6 +244,14 @@ func routers(t *Topology) []*NodeInfo {
 	var out []*NodeInfo
 	for _, c := range t.Cities {
 		out = append(out, c.Routers...)
+	}
+	return out
+}
+
+func caches(t *Topology) []*NodeInfo {
+	var out []*NodeInfo
+	for _, c := range t.Cities {
+		out = append(out, c.Caches...)
 	}
 	return out
 }

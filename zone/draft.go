@@ -33,6 +33,7 @@ type draftCity struct {
 	at        place // of the name
 	zones     []*draftZone
 	routers   []*draftNode
+	caches    []*draftNode
 	maxBodyAt place
 }
 

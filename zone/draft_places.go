@@ -137,6 +137,11 @@ func (d *draft) readCity(v value) {
 				c.routers = append(c.routers, d.readNode(v, RoleRouter))
 			})
 		}},
+		{"caches", false, func(v value) {
+			d.list(v, "caches", func(v value) {
+				c.caches = append(c.caches, d.readNode(v, RoleCacheSync))
+			})
+		}},
 		{"zones", true, func(v value) {
 			d.list(v, "zones", func(v value) { d.readZone(v, c) })
 		}},
@@ -218,10 +223,13 @@ func (d *draft) readNode(v value, role Role) *draftNode {
 		}}
 	}
 	name := field{"name", true, func(v value) { n.at, n.info.Name = v.at(), Node(d.name(v, "a node's name", placeName)) }}
-	if role == RoleRouter {
+	switch role {
+	case RoleRouter:
 		d.object(v, "a router", []field{name, addr("quic", true, &n.info.QUIC), addr("peer", true, &n.info.Peer),
 			addr("gossip", true, &n.info.Gossip), addr("wan", true, &n.info.WAN), addr("admin", false, &n.info.Admin)})
-	} else {
+	case RoleCacheSync:
+		d.object(v, "a cache", []field{name, addr("admin", true, &n.info.Admin)})
+	default:
 		d.object(v, "a broker node", []field{name, addr("client", true, &n.info.Client), addr("peer", true, &n.info.Peer),
 			addr("gossip", true, &n.info.Gossip), addr("admin", false, &n.info.Admin)})
 	}

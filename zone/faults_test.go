@@ -57,6 +57,9 @@ var placeFaults = []faultCase{
 	{"address with port zero", "client: 127.0.0.1:8091", "client: §127.0.0.1:0", "client is", "1 to 65535", 0},
 	{"address of no machine", "client: 127.0.0.1:8091", "client: §0.0.0.0:8091", "client is", "others dial", 0},
 	{"missing address", "              - name: cz-sz-a-1\n                client: 127.0.0.1:8091\n", "              - §name: cz-sz-a-1\n", "a broker node has no client", "add the key client", 0},
+	{"cache without an address", "admin: 127.0.0.1:5120}", "§admn: 127.0.0.1:5120}", `a cache has no key "admn"`, "did you mean admin?", 0},
+	{"cache with the name of a router", "name: cache-sz", "name: §rt-sz-1", "node rt-sz-1 is declared twice", "rename one", 0},
+	{"cache with the address of a broker", "admin: 127.0.0.1:5120}", "admin: §127.0.0.1:8081}", "admin of node cache-sz, and already client of node rz01-a-1", "port", 0},
 	{"names too large for gossip", "name: cz-sz-a-1\n                client: 127.0.0.1:8091\n                peer: 127.0.0.1:9017", "name: §cz-sz-a-1\n                client: " + longHost + ":1\n                peer: " + longHost + ":2", "bytes", "gossip metadata", 0},
 	{"a city's name is no list", "  - name: shenzhen", "  - name: §[shenzhen]", "a city's name is a list", "plain value", 0},
 }

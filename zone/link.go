@@ -51,6 +51,10 @@ func (d *draft) linkPlaces() {
 			c.info.Routers = append(c.info.Routers, n.info)
 			addNode(n, c)
 		}
+		for _, n := range c.caches {
+			c.info.Caches = append(c.info.Caches, n.info)
+			addNode(n, c)
+		}
 		for _, z := range c.zones {
 			c.info.Zones = append(c.info.Zones, z.info)
 			t.index.zoneList = append(t.index.zoneList, z.info)

@@ -222,6 +222,9 @@ func TestNamesOfTheSampleAreFound(t *testing.T) {
 	if n := topology.FindNode("rt-sz-2"); n == nil || n.Zone != nil || n.Role != RoleRouter || n.QUIC != "127.0.0.1:7006" || n.WAN == "" {
 		t.Errorf("router: %+v", n)
 	}
+	if n := topology.FindNode("cache-hz"); n == nil || n.Role != RoleCacheSync || n.City.Name != "hangzhou" || n.City.Caches[0] != n || n.Zone != nil || n.Admin == "" {
+		t.Errorf("cache: %+v", n)
+	}
 	member := topology.FindTopic("member")
 	if ch := topology.FindChannel("member"); ch == nil || member.Channel != ch || ch.Topics[0] != member || ch.Class != ClassUrgent {
 		t.Errorf("channel: %+v", ch)
@@ -238,7 +241,7 @@ func TestNamesOfTheSampleAreFound(t *testing.T) {
 
 func TestSampleAddressesStayOutOfEphemeralPorts(t *testing.T) {
 	topology := sampleTopology(t)
-	for _, nodes := range [][]*NodeInfo{routers(topology), brokers(topology)} {
+	for _, nodes := range [][]*NodeInfo{routers(topology), brokers(topology), caches(topology)} {
 		for _, n := range nodes {
 			for _, a := range []string{n.Client, n.Peer, n.QUIC, n.Gossip, n.WAN, n.Admin} {
 				var port int

@@ -152,15 +152,23 @@ func orDash(s string) string {
 
 func showRouters(b *strings.Builder, t *Topology) {
 	rows := [][]string{{"CITY", "ROUTER", "HOST", "QUIC", "PEER", "GOSSIP", "WAN", "ADMIN"}}
+	caches := [][]string{{"CITY", "CACHE", "ADMIN"}}
 	for _, c := range t.Cities {
 		city := string(c.Name)
 		for _, n := range c.Routers {
 			rows = append(rows, append([]string{city, string(n.Name)}, hostAndPorts(n.QUIC, n.Peer, n.Gossip, n.WAN, n.Admin)...))
 			city = ""
 		}
+		city = string(c.Name)
+		for _, n := range c.Caches {
+			caches = append(caches, []string{city, string(n.Name), n.Admin})
+			city = ""
+		}
 	}
-	if len(rows) > 1 {
-		table(b, rows)
+	for _, rows := range [][][]string{rows, caches} {
+		if len(rows) > 1 {
+			table(b, rows)
+		}
 	}
 }
 

@@ -30,7 +30,8 @@ type CityInfo struct {
 	Zones   []*ZoneInfo
 	CZone   *ZoneInfo
 	Routers []*NodeInfo
-	MaxBody int // bytes; the largest message body that the city's routers pass on
+	Caches  []*NodeInfo // the city's cachesync nodes; may be empty
+	MaxBody int         // bytes; the largest message body that the city's routers pass on
 }
 
 // ZoneInfo describes a zone. What Resolve reads stands first, in one cache
@@ -69,20 +70,21 @@ type GroupInfo struct {
 	Nodes []*NodeInfo // the members; one today, master and replicas later
 }
 
-// NodeInfo describes one process and its addresses (host:port).
+// NodeInfo describes one process and its addresses (host:port): a broker, a
+// router, or a cachesync, which has an admin address only.
 type NodeInfo struct {
 	Name  Node
 	Role  Role
 	City  *CityInfo
-	Zone  *ZoneInfo  // nil for routers
-	Group *GroupInfo // nil for routers
+	Zone  *ZoneInfo  // brokers only
+	Group *GroupInfo // brokers only
 
 	Client string // RocketMQ 5 clients connect here; brokers only
-	Peer   string // in-city TCP with TLS
+	Peer   string // in-city TCP with TLS; brokers and routers
 	QUIC   string // between cities; routers only
-	Gossip string // memberlist of the city's pool
+	Gossip string // memberlist of the city's pool; brokers and routers
 	WAN    string // memberlist of the routers' pool; routers only
-	Admin  string // health, metrics and operator calls; may be empty
+	Admin  string // health, metrics and operator calls; may be empty, but not of a cachesync
 }
 
 // Route is where a topic's records land and from what that is computed.

@@ -322,6 +322,9 @@ func (d *draft) eachNode(visit func(*draftNode)) {
 		for _, n := range c.routers {
 			visit(n)
 		}
+		for _, n := range c.caches {
+			visit(n)
+		}
 		for _, z := range c.zones {
 			for _, g := range z.groups {
 				for _, n := range g.nodes {
