@@ -98,8 +98,9 @@ func encoded(t *testing.T, tag string) []byte {
 
 func batchOf(t *testing.T, first uint64, count uint32) wire.Batch {
 	b := wire.Batch{First: first, Count: count, Lineage: 0xa, LineageEpoch: 1, Path: []zone.City{"A"}}
+	rec := encoded(t, "ok")
 	for range count {
-		b.Data = wire.AppendItem(b.Data, encoded(t, "ok"))
+		b.Data = wire.AppendItem(b.Data, rec)
 	}
 	b.RawSize = uint32(len(b.Data))
 	return b

@@ -47,7 +47,7 @@ type memSink struct {
 	failNext    bool  // the next landing fails after it was taken
 	bytes, most int64 // with the sink, now and at most
 	faults      []string
-	ever        map[string]bool // everything that was ever committed: flow, lineage, number
+	ever        map[everKey]bool // everything that was ever committed
 }
 
 type queued struct {
@@ -59,7 +59,7 @@ var _ Sink = (*memSink)(nil)
 
 func newMemSink(rng *rand.Rand, group zone.Group) *memSink {
 	return &memSink{group: group, rng: rng, incarnation: record.Incarnation(rng.Uint64() | 1), epoch: 1,
-		flows: map[record.FlowID]*sinkFlow{}, wake: make(chan struct{}, 1), delay: time.Millisecond, ever: map[string]bool{}}
+		flows: map[record.FlowID]*sinkFlow{}, wake: make(chan struct{}, 1), delay: time.Millisecond, ever: map[everKey]bool{}}
 }
 
 func (m *memSink) Group() zone.Group        { return m.group }
@@ -204,13 +204,16 @@ func (m *memSink) fold(l *Landing) error {
 			s.Outcomes = appendOutcome(s.Outcomes, Outcome{First: n, Through: n, Outcome: e.outcome, Reason: reason})
 		}
 		f.log = append(f.log, e)
-		m.ever[everKey(l.Flow, l.Lineage, n)] = true
+		m.ever[everKey{l.Flow, l.Lineage, n}] = true
 	}
 	return nil
 }
 
-func everKey(f record.FlowID, l record.LineageID, n uint64) string {
-	return fmt.Sprintf("%s %x %d", FlowName(f), l, n)
+// everKey names a number's content for good.
+type everKey struct {
+	flow    record.FlowID
+	lineage record.LineageID
+	number  uint64
 }
 
 // crash forgets what is not committed. The dying process calls nobody back.

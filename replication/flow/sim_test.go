@@ -19,7 +19,7 @@ import (
 
 var (
 	seedFlag  = flag.Uint64("seed", 0, "run the simulation with this seed only, and log")
-	seedsFlag = flag.Uint64("seeds", 300, "run the simulation with this many seeds")
+	seedsFlag = flag.Uint64("seeds", simSeeds, "run the simulation with this many seeds")
 )
 
 // world is one origin, three destinations (one of them the origin's own
@@ -86,6 +86,8 @@ func newWorld(t *testing.T, ctx context.Context, seed uint64, lim Limits) *world
 	w.all = append(w.uni, ch)
 	for i, g := range []zone.Group{"a", "b", "c"} {
 		w.sinks[g] = newMemSink(rand.New(rand.NewPCG(seed, 10+uint64(i))), g)
+	}
+	for g := range w.sinks {
 		w.startDest(g)
 	}
 	w.src.onMoved = w.checkSettle
@@ -109,7 +111,7 @@ func (w *world) checkSettle(leg Leg, s Settlement) {
 	defer sink.mu.Unlock()
 	for n := c.settled + 1; n <= s.Through; n++ {
 		row, _ := markAt(f.lineage, n)
-		if !sink.ever[everKey(leg.Flow, row.ID, n)] {
+		if !sink.ever[everKey{leg.Flow, row.ID, n}] {
 			w.fault("%s to %s: %d settled, but not committed there", FlowName(leg.Flow), leg.Group, n)
 		}
 	}
