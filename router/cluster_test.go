@@ -17,6 +17,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
@@ -33,11 +34,11 @@ type cluster struct {
 	wg  sync.WaitGroup // brokers' sessions
 
 	mu      sync.Mutex
-	members []Member                         // guarded by mu
-	brokers map[zone.Group]func(wire.Stream) // guarded by mu
-	conns   map[zone.Node][]*brokerConn      // guarded by mu
-	routers map[zone.Node]*running           // guarded by mu
-	targets []egress.Target                  // guarded by mu; every dial
+	members []Member                        // guarded by mu
+	brokers map[zone.Node]func(wire.Stream) // guarded by mu
+	ends    map[zone.Node][]*pipe           // guarded by mu
+	routers map[zone.Node]*running          // guarded by mu
+	targets []egress.Target                 // guarded by mu; every dial
 }
 
 type running struct {
@@ -73,8 +74,8 @@ func newCluster(t testing.TB, names ...zone.Node) *cluster {
 		t.Fatal(err)
 	}
 	c := &cluster{
-		t: t, top: top, ca: ca, dir: t.TempDir(), brokers: make(map[zone.Group]func(wire.Stream)),
-		conns: make(map[zone.Node][]*brokerConn), routers: make(map[zone.Node]*running),
+		t: t, top: top, ca: ca, dir: t.TempDir(), brokers: make(map[zone.Node]func(wire.Stream)),
+		ends: make(map[zone.Node][]*pipe), routers: make(map[zone.Node]*running),
 	}
 	if err := ca.Save(c.dir); err != nil {
 		t.Fatal(err)
@@ -90,14 +91,10 @@ func (c *cluster) close() {
 	for _, r := range c.routers {
 		r.stop()
 	}
-	c.mu.Lock()
-	var all []*brokerConn
-	for _, conns := range c.conns {
-		all = append(all, conns...)
-	}
-	c.mu.Unlock()
-	for _, b := range all {
-		_ = b.Close()
+	for _, n := range c.top.Zones() {
+		for _, g := range n.Groups {
+			c.kill(g.Nodes[0].Name)
+		}
 	}
 	c.wg.Wait()
 }
@@ -141,8 +138,13 @@ func (c *cluster) start(name zone.Node, change func(*Options)) *running {
 	o := Options{
 		Node: name, Incarnation: record.Incarnation(time.Now().UnixNano()),
 		Topology: func() *zone.Topology { return c.top }, Peers: view{c, make(chan struct{}, 1)},
-		TLS: LinkTLS(c.tls(name)), PacketConn: sock, Dial: c.dial,
+		TLS: LinkTLS(c.tls(name)), PacketConn: sock, Open: c.session,
 	}
+	// A busy machine must not decide: no deadline of a link matters here.
+	o.Limits.Timing = link.Timing{
+		RedAfter: time.Minute, Write: time.Minute, Stall: time.Minute, Handshake: time.Minute,
+	}
+	o.Limits.FirstOpen = time.Minute
 	if change != nil {
 		change(&o)
 	}
@@ -160,23 +162,36 @@ func (c *cluster) start(name zone.Node, change func(*Options)) *running {
 	return run
 }
 
-// dial is egress.DialFunc for fake brokers.
-func (c *cluster) dial(_ context.Context, t egress.Target) (egress.Conn, error) {
+// session is egress.OpenFunc for fake brokers.
+func (c *cluster) session(_ context.Context, t egress.Target, _ uint64) (wire.Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.targets = append(c.targets, t)
-	serve := c.brokers[t.Group]
+	serve := c.brokers[t.Node]
 	if serve == nil {
 		return nil, errors.New("no such broker runs")
 	}
-	b := &brokerConn{serve: serve, wg: &c.wg, done: make(chan struct{})}
-	c.conns[t.Node] = append(c.conns[t.Node], b)
-	return b, nil
+	a, b := newPipe()
+	c.ends[t.Node] = append(c.ends[t.Node], b)
+	c.wg.Go(func() { serve(b) })
+	return a, nil
 }
 
+// kill ends a fake broker.
+func (c *cluster) kill(n zone.Node) {
+	c.mu.Lock()
+	ends := c.ends[n]
+	c.ends[n] = nil
+	c.mu.Unlock()
+	for _, p := range ends {
+		_ = p.Close(wire.CodeShutdown)
+	}
+}
+
+// broker runs the first broker of the group.
 func (c *cluster) broker(g zone.Group, serve func(wire.Stream)) {
 	c.mu.Lock()
-	c.brokers[g] = serve
+	c.brokers[c.top.FindGroup(g).Nodes[0].Name] = serve
 	c.mu.Unlock()
 }
 
@@ -186,7 +201,7 @@ func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.NewTimer(20 * time.Second)
+	limit := time.NewTimer(time.Minute)
 	defer limit.Stop()
 	for !cond() {
 		select {

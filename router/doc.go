@@ -26,8 +26,7 @@
 //
 // # Goroutines
 //
-// Run owns the links, the pool of connections to brokers and the loop that
-// follows topology and gossip. A session has two goroutines while it is
+// Run owns the links and the loop that follows topology and gossip. A session has two goroutines while it is
 // relayed: the one that called ServePeer (or the link's handler) and one that
 // it joins.
 //

@@ -49,7 +49,6 @@ type Limits struct {
 	Sessions  int           // relayed at a time; default 4096; more are refused with too-many
 	Buffers   int64         // bytes of frames on their way at a time; default 256 MiB, at least four of the largest frames
 	FirstOpen time.Duration // a session that does not say what it wants for so long is ended; default 5 s
-	Dial      time.Duration // over connect, TLS and greeting with a broker; default 3 s
 	Link      link.Limits
 	Timing    link.Timing
 }
@@ -64,9 +63,6 @@ func (l Limits) withDefaults() Limits {
 	l.Buffers = max(l.Buffers, 4*wire.MaxPayload)
 	if l.FirstOpen <= 0 {
 		l.FirstOpen = 5 * time.Second
-	}
-	if l.Dial <= 0 {
-		l.Dial = 3 * time.Second
 	}
 	return l
 }
@@ -87,8 +83,8 @@ type Options struct {
 
 	// PacketConn is the UDP socket of the links. Run does not close it.
 	PacketConn net.PacketConn
-	// Dial connects to a broker of the city.
-	Dial egress.DialFunc
+	// Open opens a session to a broker of the city; see egress.OverPeer.
+	Open egress.OpenFunc
 	// Announce tells gossip that the router drains; nil tells nobody. It must not
 	// block.
 	Announce func(draining bool)
@@ -113,7 +109,7 @@ func (o *Options) Validate() error {
 	need(o.Peers != nil, "view of gossip")
 	need(o.TLS != nil, "TLS configuration")
 	need(o.PacketConn != nil, "packet connection")
-	need(o.Dial != nil, "dialler for brokers")
+	need(o.Open != nil, "opener of sessions to brokers")
 	if o.Topology != nil && o.Node != "" {
 		n := o.Topology().FindNode(o.Node)
 		if n == nil || n.Role != zone.RoleRouter {

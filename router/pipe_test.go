@@ -2,10 +2,8 @@ package router
 
 import (
 	"context"
-	"errors"
 	"sync"
 
-	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/wire"
 )
 
@@ -76,43 +74,3 @@ func (p *pipe) Close(code wire.Code) error {
 }
 
 func (p *pipe) ended() error { return &wire.ClosedError{Code: p.s.code, Local: p.s.by == p} }
-
-// brokerConn is a connection to a fake broker.
-type brokerConn struct {
-	serve func(wire.Stream)
-	wg    *sync.WaitGroup
-	once  sync.Once
-	done  chan struct{}
-	mu    sync.Mutex
-	ends  []*pipe // guarded by mu
-}
-
-var _ egress.Conn = (*brokerConn)(nil)
-
-func (c *brokerConn) Open(_ context.Context, _ uint64) (wire.Stream, error) {
-	a, b := newPipe()
-	c.mu.Lock()
-	c.ends = append(c.ends, b)
-	c.mu.Unlock()
-	select {
-	case <-c.done:
-		return nil, errors.New("connection ended")
-	default:
-	}
-	c.wg.Go(func() { c.serve(b) })
-	return a, nil
-}
-
-func (c *brokerConn) Done() <-chan struct{} { return c.done }
-
-func (c *brokerConn) Close() error {
-	c.once.Do(func() {
-		close(c.done)
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		for _, p := range c.ends {
-			_ = p.Close(wire.CodeShutdown)
-		}
-	})
-	return nil
-}

@@ -50,7 +50,7 @@ func New(o Options) (*Router, error) {
 		o: o, city: top.FindNode(o.Node).City.Name, log: o.Logger,
 		buffers:  newBuffers(o.Limits.Buffers),
 		sessions: make(map[*session]struct{}), traffic: make(map[zone.City]*traffic),
-		brokers: egress.NewPool(egress.PoolOptions{Dial: o.Dial, DialTimeout: o.Limits.Dial}),
+		brokers: egress.NewPool(egress.PoolOptions{Open: o.Open, Sessions: o.Limits.Sessions}),
 	}
 	links, err := link.New(link.Options{
 		Deployment: top.Deployment, City: r.city, Node: o.Node, Incarnation: o.Incarnation,
@@ -89,7 +89,6 @@ func (r *Router) Run(ctx context.Context) error {
 	r.mu.Unlock()
 	r.follow()
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = r.brokers.Run(ctx) })
 	wg.Go(func() {
 		tick := time.NewTicker(followEvery)
 		defer tick.Stop()
@@ -109,7 +108,8 @@ func (r *Router) Run(ctx context.Context) error {
 	r.mu.Lock()
 	r.life = nil
 	r.mu.Unlock()
-	r.wait(context.Background()) // sessions end with ctx
+	_ = r.wait(context.Background()) // sessions end with ctx
+	r.brokers.Close()
 	return err
 }
 

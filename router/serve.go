@@ -120,8 +120,12 @@ func (r *Router) across(f wire.Frame, o *wire.Open) (*end, *refusal) {
 	for _, m := range r.o.Peers.Routers() {
 		draining[m.Node] = m.Draining
 	}
+	city := r.o.Topology().FindCity(o.City) // judged a moment ago, but the topology may be another
+	if city == nil {
+		return nil, refuse(wire.CodeNoRoute, "the topology has no city %q any more", o.City)
+	}
 	var hops []hop
-	for _, n := range r.o.Topology().FindCity(o.City).Routers {
+	for _, n := range city.Routers {
 		_, up := r.links.Up(n.Name, f.Class)
 		hops = append(hops, hop{node: n.Name, up: up, draining: draining[n.Name]})
 	}
@@ -143,14 +147,18 @@ func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end
 	for _, m := range r.o.Peers.City() {
 		addrs[m.Node] = m.Peer
 	}
+	g := r.o.Topology().FindGroup(o.Group) // judged a moment ago, but the topology may be another
+	if g == nil {
+		return nil, refuse(wire.CodeUnknownGroup, "the topology has no group %q any more", o.Group)
+	}
 	var errs []error
-	for _, n := range r.o.Topology().FindGroup(o.Group).Nodes {
+	for _, n := range g.Nodes {
 		addr := addrs[n.Name]
 		if addr == "" {
 			addr = n.Peer
 		}
 		s, err := r.brokers.Open(ctx, egress.Target{
-			Node: n.Name, Role: zone.RoleBroker, City: r.city, Group: o.Group, Class: f.Class, Addr: addr,
+			Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: r.city, Class: f.Class, Addr: addr,
 		}, f.Session)
 		if err == nil {
 			return newEnd(s, false), nil

@@ -40,7 +40,7 @@ type Status struct {
 	Refused  uint64 // sessions refused since the start
 	Cities   []CityStatus
 	Links    []link.Status
-	Brokers  []egress.ConnStatus
+	Brokers  []egress.TargetStatus
 }
 
 // Status returns what is known now, sorted by names.

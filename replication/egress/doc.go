@@ -2,10 +2,10 @@
 // to the destination's broker in the same city, else through a router of this
 // city.
 //
-// It owns: which in-city connections exist ([Pool]: one for each node,
-// destination and class), their back-off, and which router a session takes
-// ([Egress]). It never reads or writes a frame, and never decides where a
-// record lands.
+// It owns: for what an in-city connection is made ([Target]), the back-off from
+// those that cannot be reached ([Pool]), and which router a session takes
+// ([Egress]). The connections themselves are package peer's. It never reads or
+// writes a frame, and never decides where a record lands.
 //
 // # Spreading
 //
@@ -16,12 +16,9 @@
 //
 // # Goroutines
 //
-// Pool.Run sweeps idle connections. Each dial has a goroutine of its own, so
-// that several sessions wait for one dial and none can cancel it for the
-// others; Run joins them.
+// None of its own.
 //
 // # Order
 //
-// None between streams. A connection is shared by the sessions of one
-// destination and class only, so that a destination that stalls stops no other.
+// None between streams; that of a stream is its connection's.
 package egress

@@ -61,7 +61,7 @@ type Egress struct {
 	pool *Pool
 }
 
-// New returns an Egress; call Run to end it.
+// New returns an Egress.
 func New(o Options) *Egress {
 	if o.Routers == nil {
 		o.Routers = func() []RouterInfo { return nil }
@@ -72,8 +72,8 @@ func New(o Options) *Egress {
 	return &Egress{o: o, pool: NewPool(o.Pool)}
 }
 
-// Run serves until ctx ends, then closes every connection.
-func (e *Egress) Run(ctx context.Context) error { return e.pool.Run(ctx) }
+// Close ends every session; Open fails from then on. It is idempotent.
+func (e *Egress) Close() { e.pool.Close() }
 
 // Open implements flow.Dialer. It fails with an *Error, or with the context's
 // error. Routers are tried in the order of the session's rendezvous hash.
@@ -112,7 +112,7 @@ func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, se
 		if addr == "" {
 			addr = n.Peer
 		}
-		t := Target{Node: n.Name, Role: zone.RoleBroker, City: leg.City, Group: leg.Group, Class: leg.Flow.Class, Addr: addr}
+		t := Target{Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: leg.City, Class: leg.Flow.Class, Addr: addr}
 		s, err := e.pool.Open(ctx, t, session)
 		if err == nil {
 			return s, nil
@@ -165,7 +165,7 @@ func ill(p *Pool, t Target) int {
 // move. Call it when gossip declares the router dead.
 func (e *Egress) RouterGone(node zone.Node) { e.pool.Drop(node) }
 
-// RoutersChanged drops the connections to routers that gossip does not list any
+// RoutersChanged ends the sessions through routers that gossip does not list any
 // more, if it lists another: a broker that has lost everybody keeps what works.
 // Call it when the list of routers may have changed.
 func (e *Egress) RoutersChanged() {
@@ -180,8 +180,8 @@ func (e *Egress) RoutersChanged() {
 	}
 }
 
-// Status returns the connections.
-func (e *Egress) Status() []ConnStatus { return e.pool.Status() }
+// Status returns what is known of each in-city destination.
+func (e *Egress) Status() []TargetStatus { return e.pool.Status() }
 
 // Rank sorts by rendezvous hash: the order is the same wherever it is computed,
 // spreads the keys evenly, and taking an item out moves only the keys for which

@@ -10,388 +10,280 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// Conn is an in-city connection that carries the streams of many sessions. It
-// is safe for concurrent use.
-type Conn interface {
-	// Open returns a stream for the session without waiting for the peer.
-	Open(ctx context.Context, session uint64) (wire.Stream, error)
-	// Done is closed when the connection has ended; its streams have ended, too.
-	Done() <-chan struct{}
-	// Close ends the connection and its streams at once.
-	Close() error
-}
-
-// Target says what a connection is for.
+// Target says what a session's in-city connection is for. There is one
+// connection for each distinct value: a destination that stalls stops no other.
 type Target struct {
 	Node  zone.Node
-	Role  zone.Role  // RoleBroker or RoleRouter
-	City  zone.City  // destination of the flows
-	Group zone.Group // destination group; empty through a router
+	Role  zone.Role // RoleBroker or RoleRouter
+	Zone  zone.Zone // of the node; empty for routers
+	City  zone.City // destination of the flows
 	Class zone.Class
 	Addr  string // host:port
 }
 
-// key is a target without what may change while it is the same.
-func (t Target) key() Target {
-	t.Addr = ""
-	return t
-}
+// OpenFunc opens a session on the target's connection, which it makes when there
+// is none. It returns when ctx ends; one deadline of its own covers connect, TLS
+// and greeting.
+type OpenFunc func(ctx context.Context, t Target, session uint64) (wire.Stream, error)
 
-// DialFunc connects, with TLS and greeting, until ctx ends.
-type DialFunc func(ctx context.Context, t Target) (Conn, error)
-
-// PoolOptions tells a Pool what to be. The zero value of all but Dial takes the
-// default.
-type PoolOptions struct {
-	Dial        DialFunc
-	DialTimeout time.Duration // over connect, TLS and greeting; default 3 s
-	Backoff     time.Duration // bound of the full jitter after a failed dial; default 500 ms
-	Idle        time.Duration // a connection without streams is closed after so long; default 30 s
-	Connections int           // at most; default 1024; a further one is refused
-	Rand        *rand.Rand    // nil takes a random seed
+// OverPeer returns the OpenFunc of a node of the deployment and city that dials
+// with d.
+func OverPeer(d *peer.Dialer, deployment string, city zone.City) OpenFunc {
+	return func(ctx context.Context, t Target, session uint64) (wire.Stream, error) {
+		s, err := d.Open(ctx, peer.Target{
+			Identity:    peer.Identity{Deployment: deployment, City: city, Zone: t.Zone, Role: t.Role, Name: t.Node},
+			Addr:        t.Addr,
+			Destination: t.City,
+			Class:       t.Class,
+		}, session)
+		if err != nil {
+			return nil, err // not s: a nil *Session is no nil Stream
+		}
+		return s, nil
+	}
 }
 
 // Errors of a Pool.
 var (
-	// ErrBackoff says that the last dial failed a moment ago; it wraps the reason.
+	// ErrBackoff says that the last attempt failed a moment ago; it comes with
+	// that failure.
 	ErrBackoff = errors.New("egress: backing off")
-	// ErrConnections says that there are as many connections as there may be.
-	ErrConnections = errors.New("egress: too many connections")
+	// ErrSessions says that there are as many sessions as there may be.
+	ErrSessions = errors.New("egress: too many sessions")
 	// ErrClosed says that the pool has ended.
 	ErrClosed = errors.New("egress: closed")
 )
 
-// Pool keeps one connection for each target. Its methods are safe for
+// PoolOptions tells a Pool what to be. The zero value of all but Open takes the
+// default.
+type PoolOptions struct {
+	Open     OpenFunc
+	Backoff  time.Duration // bound of the full jitter after a failure; default and most 500 ms
+	Sessions int           // at a time; default 8192
+	Rand     *rand.Rand    // nil takes a random seed
+}
+
+// maxTargets bounds the failures that a pool remembers.
+const maxTargets = 1024
+
+// Pool keeps the sessions by target: it backs off from targets that cannot be
+// reached and ends every session to a node at once. Its methods are safe for
 // concurrent use.
 type Pool struct {
-	o      PoolOptions
-	ctx    context.Context // of dials
-	cancel context.CancelFunc
-	dials  sync.WaitGroup
+	o PoolOptions
 
 	mu      sync.Mutex
 	rand    *rand.Rand        // guarded by mu
-	entries map[Target]*entry // guarded by mu
+	targets map[Target]*state // guarded by mu
+	total   int               // guarded by mu; sessions open or being opened
 	closed  bool              // guarded by mu
 }
 
-// entry is a connection, one being dialled, or the memory of a failure. Its
-// fields are guarded by the pool's mu.
-type entry struct {
-	addr    string
-	dialled chan struct{} // closed when the dial has ended; nil = none runs
-	conn    Conn
-	since   time.Time
-	streams int
-	idle    time.Time // since when there are no streams
-	err     error     // of the last dial
-	until   time.Time // no dial before
+// state is what is known of a target. Its fields are guarded by the pool's mu.
+type state struct {
+	streams map[*stream]struct{}
+	opening int
+	opened  uint64
+	failed  uint64
+	err     error     // of the last attempt; nil = it went well
+	until   time.Time // no attempt before
 }
 
-// NewPool returns a pool; call Run to sweep and to end it.
+// NewPool returns a pool.
 func NewPool(o PoolOptions) *Pool {
-	if o.DialTimeout <= 0 {
-		o.DialTimeout = 3 * time.Second
+	const most = 500 * time.Millisecond // the design's bound for anything that dials
+	if o.Backoff <= 0 || o.Backoff > most {
+		o.Backoff = most
 	}
-	if o.Backoff <= 0 {
-		o.Backoff = 500 * time.Millisecond
-	}
-	if o.Idle <= 0 {
-		o.Idle = 30 * time.Second
-	}
-	if o.Connections <= 0 {
-		o.Connections = 1024
+	if o.Sessions <= 0 {
+		o.Sessions = 8192
 	}
 	if o.Rand == nil {
 		o.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	}
-	p := &Pool{o: o, rand: o.Rand, entries: make(map[Target]*entry)}
-	p.ctx, p.cancel = context.WithCancel(context.Background())
-	return p
+	return &Pool{o: o, rand: o.Rand, targets: make(map[Target]*state)}
 }
 
-// Run closes idle connections until ctx ends, then closes every connection and
-// joins the dials.
-func (p *Pool) Run(ctx context.Context) error {
-	tick := time.NewTicker(max(p.o.Idle/4, time.Second))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-			closeAll(p.sweep(time.Now()))
-		case <-ctx.Done():
-			p.Close()
-			return nil
+// Open opens a session. A target whose last attempt failed is refused with
+// ErrBackoff until its back-off is over. The caller closes the stream.
+func (p *Pool) Open(ctx context.Context, t Target, session uint64) (wire.Stream, error) {
+	if err := p.begin(t); err != nil {
+		return nil, err
+	}
+	s, err := p.o.Open(ctx, t, session)
+	if err != nil {
+		p.failed(ctx, t, err)
+		return nil, err
+	}
+	out := &stream{Stream: s, pool: p, target: t}
+	if p.opened(out) {
+		return out, nil
+	}
+	_ = out.Close(wire.CodeShutdown) // Close of the pool has not seen it
+	return nil, ErrClosed
+}
+
+// failed notes an attempt without a session.
+func (p *Pool) failed(ctx context.Context, t Target, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.targets[t]
+	st.opening--
+	p.total--
+	if ctx.Err() == nil { // the caller's impatience says nothing of the target
+		st.failed++
+		st.err, st.until = err, time.Now().Add(time.Duration(p.rand.Int64N(int64(p.o.Backoff))))
+	}
+}
+
+// opened notes a session; it reports false when the pool has been closed.
+func (p *Pool) opened(s *stream) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.targets[s.target]
+	st.opening--
+	st.opened++
+	st.err = nil
+	st.streams[s] = struct{}{}
+	return !p.closed
+}
+
+// begin counts an attempt, or says why there is none.
+func (p *Pool) begin(t Target) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.targets[t]
+	switch {
+	case p.closed:
+		return ErrClosed
+	case p.total >= p.o.Sessions:
+		return ErrSessions
+	case st != nil && st.err != nil && time.Now().Before(st.until):
+		return fmt.Errorf("%w: %w", ErrBackoff, st.err)
+	case st == nil:
+		p.prune()
+		st = &state{streams: make(map[*stream]struct{})}
+		p.targets[t] = st
+	}
+	st.opening++
+	p.total++
+	return nil
+}
+
+// prune forgets targets without sessions when there are many: addresses change.
+// mu is held.
+func (p *Pool) prune() {
+	if len(p.targets) < maxTargets {
+		return
+	}
+	for t, st := range p.targets {
+		if st.opening == 0 && len(st.streams) == 0 {
+			delete(p.targets, t)
 		}
 	}
 }
 
-// Close closes every connection and joins the dials. It is idempotent.
+func (p *Pool) forget(s *stream) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total--
+	delete(p.targets[s.target].streams, s)
+}
+
+// Drop ends every session to the node at once.
+func (p *Pool) Drop(node zone.Node) {
+	p.end(func(t Target) bool { return t.Node == node }, wire.CodeShutdown)
+}
+
+// Close ends every session. Open fails from then on. It is idempotent.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	conns := p.take(func(Target, *entry) bool { return true })
 	p.mu.Unlock()
-	p.cancel()
-	closeAll(conns)
-	p.dials.Wait()
+	p.end(func(Target) bool { return true }, wire.CodeShutdown)
 }
 
-// Open returns a stream for the session on the target's connection, which it
-// dials first when there is none. It waits until ctx ends or the dial does.
-func (p *Pool) Open(ctx context.Context, t Target, session uint64) (wire.Stream, error) {
-	for attempt := 0; ; attempt++ {
-		e, c, err := p.connection(ctx, t)
-		if err != nil {
-			return nil, err
-		}
-		s, err := c.Open(ctx, session)
-		if err == nil {
-			return &stream{Stream: s, pool: p, entry: e}, nil
-		}
-		p.release(e)
-		// A connection may have ended a moment before it was used.
-		select {
-		case <-c.Done():
-			if attempt == 0 {
-				continue
-			}
-		default:
-		}
-		return nil, err
-	}
-}
-
-// connection returns the target's connection with one stream counted on it.
-func (p *Pool) connection(ctx context.Context, t Target) (*entry, Conn, error) {
-	key := t.key()
-	for {
-		p.mu.Lock()
-		if p.closed {
-			p.mu.Unlock()
-			return nil, nil, ErrClosed
-		}
-		e := p.entries[key]
-		stale := e.gone() || (e != nil && e.conn != nil && e.addr != t.Addr)
-		switch {
-		case e != nil && e.conn != nil && !stale:
-			e.streams++
-			p.mu.Unlock()
-			return e, e.conn, nil
-		case e != nil && e.dialled != nil:
-		case e != nil && e.conn == nil && e.addr == t.Addr && time.Now().Before(e.until):
-			err := fmt.Errorf("%w: %w", ErrBackoff, e.err)
-			p.mu.Unlock()
-			return nil, nil, err
-		default:
-			old, err := p.dial(key, t, e)
-			if err != nil {
-				p.mu.Unlock()
-				return nil, nil, err
-			}
-			e = p.entries[key]
-			if old != nil {
-				p.mu.Unlock()
-				_ = old.Close()
-				p.mu.Lock()
-			}
-		}
-		wait := e.dialled
-		p.mu.Unlock()
-		if wait == nil {
-			continue
-		}
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return nil, nil, ctx.Err()
-		}
-		p.mu.Lock()
-		conn, err := e.conn, e.err
-		p.mu.Unlock()
-		if conn == nil {
-			return nil, nil, err
-		}
-	}
-}
-
-// gone reports whether the entry's connection has ended; the pool's mu is held.
-func (e *entry) gone() bool {
-	if e == nil || e.conn == nil {
-		return false
-	}
-	select {
-	case <-e.conn.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// dial starts a dial in place of the entry, whose connection it returns; mu is
-// held.
-func (p *Pool) dial(key, t Target, old *entry) (Conn, error) {
-	if old == nil && len(p.entries) >= p.o.Connections && !p.forgetOne() {
-		return nil, ErrConnections
-	}
-	e := &entry{addr: t.Addr, dialled: make(chan struct{})}
-	p.entries[key] = e
-	p.dials.Go(func() {
-		ctx, cancel := context.WithTimeout(p.ctx, p.o.DialTimeout)
-		defer cancel()
-		c, err := p.o.Dial(ctx, t)
-		p.mu.Lock()
-		now := time.Now()
-		if err != nil {
-			e.err, e.until = err, now.Add(time.Duration(p.rand.Int64N(int64(p.o.Backoff))))
-		} else {
-			e.conn, e.since, e.idle = c, now, now
-		}
-		dropped := p.entries[key] != e
-		close(e.dialled)
-		e.dialled = nil
-		p.mu.Unlock()
-		if dropped && c != nil {
-			_ = c.Close()
-		}
-	})
-	if old != nil {
-		return old.conn, nil
-	}
-	return nil, nil
-}
-
-// forgetOne drops an entry that holds no connection; mu is held.
-func (p *Pool) forgetOne() bool {
-	for key, e := range p.entries {
-		if e.dialled == nil && (e.conn == nil || e.gone()) {
-			delete(p.entries, key)
-			return true
-		}
-	}
-	return false
-}
-
-func (p *Pool) release(e *entry) {
+func (p *Pool) end(which func(Target) bool, code wire.Code) {
 	p.mu.Lock()
-	e.streams--
-	if e.streams == 0 {
-		e.idle = time.Now()
+	var all []*stream
+	for t, st := range p.targets {
+		if which(t) {
+			for s := range st.streams {
+				all = append(all, s)
+			}
+		}
 	}
 	p.mu.Unlock()
-}
-
-// sweep forgets what is over and returns the connections to close.
-func (p *Pool) sweep(now time.Time) []Conn {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.take(func(_ Target, e *entry) bool {
-		switch {
-		case e.dialled != nil:
-			return false
-		case e.conn == nil:
-			return now.After(e.until.Add(p.o.Idle))
-		}
-		return e.gone() || (e.streams == 0 && now.Sub(e.idle) >= p.o.Idle)
-	})
-}
-
-// take removes the entries that which picks and returns their connections; mu
-// is held.
-func (p *Pool) take(which func(Target, *entry) bool) []Conn {
-	var out []Conn
-	for key, e := range p.entries {
-		if which(key, e) {
-			delete(p.entries, key)
-			if e.conn != nil {
-				out = append(out, e.conn)
-			}
-		}
+	for _, s := range all {
+		_ = s.Close(code)
 	}
-	return out
 }
 
-// Drop closes every connection to the node; their streams end at once.
-func (p *Pool) Drop(node zone.Node) {
-	p.mu.Lock()
-	conns := p.take(func(t Target, _ *entry) bool { return t.Node == node })
-	p.mu.Unlock()
-	closeAll(conns)
-}
-
-// Healthy reports whether the target is not backing off after a failed dial.
+// Healthy reports whether the target is not backing off.
 func (p *Pool) Healthy(t Target) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	e := p.entries[t.key()]
-	return e == nil || e.addr != t.Addr || e.conn != nil || e.dialled != nil || !time.Now().Before(e.until)
+	st := p.targets[t]
+	return st == nil || st.err == nil || !time.Now().Before(st.until)
 }
 
-// Nodes returns the nodes to which there are connections or dials.
+// Nodes returns the nodes of the role to which there are sessions.
 func (p *Pool) Nodes(role zone.Role) []zone.Node {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	seen := make(map[zone.Node]bool)
 	var out []zone.Node
-	for t := range p.entries {
-		if t.Role == role && !seen[t.Node] {
-			seen[t.Node] = true
+	for t, st := range p.targets {
+		if t.Role == role && len(st.streams) > 0 && !slices.Contains(out, t.Node) {
 			out = append(out, t.Node)
 		}
 	}
 	return out
 }
 
-// ConnStatus is what is known of a connection of a pool.
-type ConnStatus struct {
-	Target  Target
-	Up      bool
-	Since   time.Time // of Up
-	Streams int
-	Err     string // of the last dial; empty = it went well, or goes on
+// TargetStatus is what is known of a target.
+type TargetStatus struct {
+	Target   Target
+	Sessions int
+	Opened   uint64 // since the start
+	Failed   uint64
+	Err      string // of the last attempt; empty = it went well
 }
 
-// Status returns every connection, by node, destination and class.
-func (p *Pool) Status() []ConnStatus {
+// Status returns every target, by node, destination and class.
+func (p *Pool) Status() []TargetStatus {
 	p.mu.Lock()
-	out := make([]ConnStatus, 0, len(p.entries))
-	for t, e := range p.entries {
-		t.Addr = e.addr
-		s := ConnStatus{Target: t, Up: e.conn != nil && !e.gone(), Since: e.since, Streams: e.streams}
-		if e.err != nil {
-			s.Err = e.err.Error()
+	out := make([]TargetStatus, 0, len(p.targets))
+	for t, st := range p.targets {
+		s := TargetStatus{Target: t, Sessions: len(st.streams), Opened: st.opened, Failed: st.failed}
+		if st.err != nil {
+			s.Err = st.err.Error()
 		}
 		out = append(out, s)
 	}
 	p.mu.Unlock()
-	slices.SortFunc(out, func(a, b ConnStatus) int {
+	slices.SortFunc(out, func(a, b TargetStatus) int {
 		return cmp.Or(cmp.Compare(a.Target.Node, b.Target.Node), cmp.Compare(a.Target.City, b.Target.City),
-			cmp.Compare(a.Target.Group, b.Target.Group), cmp.Compare(a.Target.Class, b.Target.Class))
+			cmp.Compare(a.Target.Class, b.Target.Class), cmp.Compare(a.Target.Addr, b.Target.Addr))
 	})
 	return out
 }
 
-func closeAll(conns []Conn) {
-	for _, c := range conns {
-		_ = c.Close()
-	}
-}
-
-// stream counts a session of a connection.
+// stream is a session that the pool can end.
 type stream struct {
 	wire.Stream
-	pool  *Pool
-	entry *entry
-	once  sync.Once
+	pool   *Pool
+	target Target
+	once   sync.Once
 }
 
 // Close implements wire.Stream.
 func (s *stream) Close(code wire.Code) error {
 	err := s.Stream.Close(code)
-	s.once.Do(func() { s.pool.release(s.entry) })
+	s.once.Do(func() { s.pool.forget(s) })
 	return err
 }

@@ -42,6 +42,7 @@ type conn struct {
 func (c *conn) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	c.control.SetPriority(0, true) // RFC 9218: 0 is the most urgent, sessions have 3
 	var streams error
 	var wg sync.WaitGroup
 	wg.Go(func() {

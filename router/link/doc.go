@@ -25,7 +25,8 @@
 //	control: Drain        <->  no new sessions, please
 //	session: frames       <->  frames; End and FIN, or a reset with a wire.Code
 //
-// One deadline covers dial, TLS and greeting. A connection whose probes are not
+// The control stream goes before the sessions' in every packet. One deadline
+// covers dial, TLS and greeting. A connection whose probes are not
 // answered for Timing.RedAfter is torn down, whatever its acknowledgements say,
 // and dialled again: health is progress.
 //

@@ -116,12 +116,10 @@ func TestBlackHoleOneWayGoesRedAndRedials(t *testing.T) {
 		took := w.until(4*time.Second, "red", func() bool {
 			return statusOf(a, "b").State == StateRed && statusOf(b, "a").State != StateUp
 		})
-		if took > 3*time.Second {
-			t.Errorf("noticed after %v, want at most the probe limit of 2 s and a probe", took)
+		if took > 3100*time.Millisecond {
+			t.Errorf("noticed after %v, want at most the probes' limit of 2.5 s and one probe more", took)
 		}
-		if _, err := s.Recv(t.Context()); err != nil {
-			t.Logf("what was echoed before: %v", err)
-		}
+		_, _ = s.Recv(t.Context()) // what was echoed before, perhaps
 		if _, err := s.Recv(t.Context()); err == nil {
 			t.Error("the session survived its link")
 		}

@@ -42,13 +42,14 @@ func (s State) String() string {
 // Timing holds the durations of a link. The zero value of a field takes the
 // default.
 type Timing struct {
-	Probe     time.Duration // between two probes of a connection; default 500 ms
-	RedAfter  time.Duration // without an answer to a probe the connection is torn down; default 2 s
-	Redial    time.Duration // upper bound of the back-off between attempts, and of the start-to-start gap of attempts that hang; default 500 ms
-	Handshake time.Duration // one deadline over dial, TLS and greeting; default 3 s
-	Write     time.Duration // a stream that takes no byte for so long is reset; default 1 s
-	Stall     time.Duration // a stream whose frame has begun and brings no further byte is reset after so long; default 5 s
-	Linger    time.Duration // how long a surplus connection is kept for streams that are being opened; default 2 s
+	Probe      time.Duration // between two probes of a connection; default 500 ms
+	RedAfter   time.Duration // without an answer to a probe, at least Unanswered of them, the connection is torn down; default 2.5 s
+	Unanswered int           // probes; spares a connection when it was this process that stood still; default 4
+	Redial     time.Duration // upper bound of the back-off between attempts, and of the start-to-start gap of attempts that hang; default 500 ms
+	Handshake  time.Duration // one deadline over dial, TLS and greeting; default 3 s
+	Write      time.Duration // a stream that takes no byte for so long is reset; default 1 s
+	Stall      time.Duration // a stream whose frame has begun and brings no further byte is reset after so long; default 5 s
+	Linger     time.Duration // how long a surplus connection is kept for streams that are being opened; default 2 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -58,12 +59,15 @@ func (t Timing) withDefaults() Timing {
 		}
 	}
 	set(&t.Probe, 500*time.Millisecond)
-	set(&t.RedAfter, 2*time.Second)
+	set(&t.RedAfter, 2500*time.Millisecond)
 	set(&t.Redial, 500*time.Millisecond)
 	set(&t.Handshake, 3*time.Second)
 	set(&t.Write, time.Second)
 	set(&t.Stall, 5*time.Second)
 	set(&t.Linger, 2*time.Second)
+	if t.Unanswered <= 0 {
+		t.Unanswered = 4
+	}
 	return t
 }
 
@@ -130,6 +134,7 @@ type connState struct {
 	since       time.Time
 	heard       time.Time // last answer to a probe, or since
 	nextProbe   time.Time
+	unanswered  int       // probes sent since heard
 	retired     time.Time // zero: not retiring
 	draining    bool
 }
@@ -176,7 +181,7 @@ func (m *machine) step(now time.Time, ev event) []effect {
 		out = m.up(now, e, out)
 	case evReply:
 		if i := m.conn(e.conn); i >= 0 {
-			m.conns[i].heard = now
+			m.conns[i].heard, m.conns[i].unanswered = now, 0
 		}
 	case evLost:
 		m.lost(now, e.conn)
@@ -194,6 +199,7 @@ func (m *machine) step(now time.Time, ev event) []effect {
 		}
 	}
 	out = m.tick(now, out)
+	m.revive()
 	m.settle(now)
 	return out
 }
@@ -268,24 +274,29 @@ func (m *machine) lost(now time.Time, id uint64) {
 		return
 	}
 	m.conns = slices.Delete(m.conns, i, i+1)
+	if len(m.conns) == 0 {
+		m.failing = now
+		m.nextDial = now.Add(m.jitter(m.timing.Redial))
+	}
+}
+
+// revive takes back what was put aside when nothing else is left, newest first.
+func (m *machine) revive() {
 	if m.usable() >= 0 {
 		return
 	}
-	// What was put aside is better than nothing; newest first.
 	for i := len(m.conns) - 1; i >= 0; i-- {
 		if !m.conns[i].draining {
 			m.conns[i].retired = time.Time{}
 			return
 		}
 	}
-	m.failing = now
-	m.nextDial = now.Add(m.jitter(m.timing.Redial))
 }
 
 func (m *machine) tick(now time.Time, out []effect) []effect {
 	for i := 0; i < len(m.conns); i++ {
 		c := &m.conns[i]
-		if now.Sub(c.heard) >= m.timing.RedAfter {
+		if m.silent(c, now) {
 			out = append(out, effect{doSilent, c.id})
 			m.lost(now, c.id)
 			i = -1 // lost may have changed any of them
@@ -294,6 +305,7 @@ func (m *machine) tick(now time.Time, out []effect) []effect {
 		if !now.Before(c.nextProbe) {
 			out = append(out, effect{doProbe, c.id})
 			c.nextProbe = now.Add(m.timing.Probe)
+			c.unanswered++
 		}
 	}
 	if !m.wanted || m.closing || len(m.conns) > 0 {
@@ -308,6 +320,11 @@ func (m *machine) tick(now time.Time, out []effect) []effect {
 		m.nextDial = now.Add(m.timing.Redial)
 	}
 	return out
+}
+
+// silent reports whether the connection has had its chance to answer.
+func (m *machine) silent(c *connState, now time.Time) bool {
+	return c.unanswered >= m.timing.Unanswered && now.Sub(c.heard) >= m.timing.RedAfter
 }
 
 // settle derives the state.
@@ -348,7 +365,9 @@ func (m *machine) deadline() time.Time {
 	for i := range m.conns {
 		c := &m.conns[i]
 		sooner(c.nextProbe)
-		sooner(c.heard.Add(m.timing.RedAfter))
+		if c.unanswered >= m.timing.Unanswered {
+			sooner(c.heard.Add(m.timing.RedAfter))
+		}
 	}
 	if m.wanted && !m.closing && len(m.conns) == 0 {
 		if len(m.attempts) < maxAttempts {
