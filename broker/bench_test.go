@@ -3,6 +3,7 @@ package broker
 import (
 	"flag"
 	"fmt"
+	"path"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -73,8 +74,11 @@ func BenchmarkRestart(b *testing.B) {
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
 	}
-	b.Run("closed", func(b *testing.B) {
+	reopen := func(b *testing.B, before func()) {
 		for range b.N {
+			b.StopTimer()
+			before()
+			b.StartTimer()
 			began := time.Now()
 			broker, err := Open(b.Context(), o)
 			if err != nil {
@@ -88,7 +92,27 @@ func BenchmarkRestart(b *testing.B) {
 			b.StartTimer()
 			b.ReportMetric(took.Seconds(), "s/open")
 		}
+	}
+	newest, err := s.snapshotNames()
+	if err != nil || len(newest) < 2 {
+		b.Fatalf("snapshots %v, %v: too few messages", newest, err)
+	}
+	b.Run("killed", func(b *testing.B) {
+		// Without the snapshot of the good close it is as after a kill: what came
+		// since the one before is folded again.
+		reopen(b, func() {
+			names, err := s.snapshotNames()
+			for _, n := range names {
+				if n >= newest[0] && err == nil {
+					err = s.fs.Remove(path.Join(s.dir, n))
+				}
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
 	})
+	b.Run("closed", func(b *testing.B) { reopen(b, func() {}) })
 }
 
 func fillStore(b *testing.B, s *station, n int) {

@@ -45,6 +45,11 @@ type Broker struct {
 	failErr  error         // why; written once before failed closes
 	failOnce sync.Once
 
+	// gate lets calls that change what is in consumers' hands finish before
+	// Close makes it durable, and refuses them from then on.
+	gate    sync.RWMutex
+	closing bool // guarded by gate
+
 	closeOnce sync.Once
 	closeErr  error
 	topoMu    sync.Mutex // one ApplyTopology at a time
@@ -159,6 +164,9 @@ func (b *Broker) Run(ctx context.Context) error {
 // broker's goroutines. A second Close returns what the first one did.
 func (b *Broker) Close() error {
 	b.closeOnce.Do(func() {
+		b.gate.Lock()
+		b.closing = true
+		b.gate.Unlock()
 		b.cancel()
 		b.loops.Wait()
 		err := b.flushHeld()
@@ -201,6 +209,19 @@ func (b *Broker) ready(op string) error {
 	}
 	return nil
 }
+
+// enter begins a call that changes what is in consumers' hands; nil means that
+// the caller must call leave, soon.
+func (b *Broker) enter(op string) error {
+	b.gate.RLock()
+	if b.closing {
+		b.gate.RUnlock()
+		return &Error{Op: op, Kind: KindClosed}
+	}
+	return nil
+}
+
+func (b *Broker) leave() { b.gate.RUnlock() }
 
 // now returns the monotonic time since the broker opened.
 func (b *Broker) now() consumer.Instant { return consumer.Instant(time.Since(b.start)) }

@@ -2,11 +2,47 @@
 // commit log, and what clients and other sites ask of it.
 //
 // It owns the fold (queue indexes, flows and their numbers, cursors, prefixes,
-// consumer progress, dead letters), its snapshots, publishing, receiving, and
-// both ends of the group's flows. The log itself is package commitlog, index
-// files are package queue, the state of a consumer group is package consumer,
-// the client protocol is package rocketmq.
+// consumer progress, dead letters), its snapshots, publishing, receiving, both
+// ends of the group's flows, and the reading of landings. The log itself is
+// package commitlog, index files are package queue, what consumers have in
+// hands is package consumer, the client protocol is package rocketmq.
 //
 // It never speaks a client's protocol, dials nobody, and never reads a clock or
-// the live topology while it folds.
+// the live topology while it folds: what the fold needs of a topology is in the
+// record that says that it was applied.
+//
+//	Publish ---\                                       /--> topics: queue indexes --> Receive, ServeWant
+//	Sink.Land --> commit log --> committed --> fold --+---> flows out: number -> position, cursors --> Source.Read
+//	acks, cursors, dead letters --/                    \--> flows in: settled prefix, lineages, outcomes
+//
+// # Goroutines
+//
+// Open starts three, which Close joins: one expires deliveries and appends
+// progress and cursors (at most once each Limits.ProgressDelay), one writes
+// snapshots, one trims. The log calls the fold on its own goroutine. Everything
+// else runs on the caller's: a Receive that waits costs a timer and a place in
+// a line, no goroutine. ServeWant starts one for its session and joins it.
+//
+// # What is promised
+//
+//   - Publish returns when its records are committed and folded, and says what
+//     was truly reached (Level); only a buffered topic is answered before.
+//   - The fold alone decides what a committed record means. A landing that does
+//     not continue the settled prefix of its flow is ignored by it, so a number
+//     settles once, whatever was appended. A dead-letter copy and what it
+//     settles are one record.
+//   - Acknowledgements and cursors become durable a little later. A kill
+//     repeats what was not yet logged; Close logs it all.
+//   - Offsets of a queue are in log order. A broadcast topic has one order:
+//     that of its landings, in queue 0.
+//
+// # Files
+//
+// The broker's directory holds log/ (package commitlog), index/ (package
+// queue), handle.key (32 random bytes that seal receipt handles) and the newest
+// two snapshot-<log position> files, whose bytes snapshot_codec.go describes.
+// A snapshot names incarnation, lineage and position and is refused unless the
+// log has them; the one before is used then, or the whole log, if it was never
+// trimmed. The bodies of control records are described in control.go and
+// cause.go.
 package broker

@@ -332,6 +332,15 @@ func TestPrefixOutlivesTheRecords(t *testing.T) {
 			}
 			s.bounce()
 		}
+		for _, o := range from.Status().Outgoing {
+			cursor, at := from.Cursor(flow.Leg{Flow: o.Flow, City: o.City, Group: o.Group})
+			if own, ok := from.FingerprintAt(o.Flow, cursor); cursor == 0 || at.Number != cursor || at.Lineage == 0 || !ok || own != at {
+				t.Fatalf("cursor %d with fingerprint %+v", cursor, at)
+			}
+			if st, _ := from.Origin(o.Flow); st.Oldest <= 1 {
+				t.Fatalf("oldest %d although the log was trimmed", st.Oldest)
+			}
+		}
 		from.publish(from.message("transfer", "last", "userId", "50"))
 		w.settled()
 		wantOnce(t, to.drain("transfer-credit", "transfer"), []string{"last"})

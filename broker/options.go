@@ -29,7 +29,7 @@ type Options struct {
 // Limits bounds what a broker holds and how it spends time. The zero value of
 // each field stands for the default named beside it.
 type Limits struct {
-	SegmentBytes  int64 // of a log segment; 0 = 1 GiB
+	SegmentBytes  int64 // of a log segment; 0 = the log's default
 	MaxBatchBytes int64 // one write of the log; 0 = the log's default
 	QueueBytes    int64 // appends that wait for the log's writer; 0 = the log's default
 	TailBytes     int64 // newest log entries kept in memory; 0 = the log's default
@@ -41,12 +41,12 @@ type Limits struct {
 	// before they are appended: what a crash may repeat. 0 = 50 ms.
 	ProgressDelay time.Duration
 
-	MaxBatch      int           // messages of one Publish; 0 = 1024
-	MaxReceive    int           // messages of one Receive; 0 = 1024
-	MaxInvisible  time.Duration // longest invisible time; 0 = 12 h, as in RocketMQ 5
-	MaxInFlight   int           // deliveries in hands of one consumer group and topic; 0 = 100,000
-	UnknownTries  int           // attempts of a group that the topology does not declare; 0 = 16
-	TrimEvery     time.Duration // how often retention is looked at; 0 = 10 s
+	MaxBatch     int           // messages of one Publish; 0 = 1024
+	MaxReceive   int           // messages of one Receive; 0 = 1024
+	MaxInvisible time.Duration // longest invisible time; 0 = 12 h, as in RocketMQ 5
+	MaxInFlight  int           // deliveries in hands of one consumer group and topic; 0 = 100,000
+	UnknownTries int           // attempts of a group that the topology does not declare; 0 = 16
+	TrimEvery    time.Duration // how often retention is looked at; 0 = 10 s
 	// FlowHorizon is how long the origin keeps a record past its
 	// acknowledgement, so that a destination that regressed can be served
 	// again. 0 = 1 h.
@@ -93,7 +93,6 @@ func (o Options) withDefaults() Options {
 		o.Meter = metricnoop.NewMeterProvider().Meter("")
 	}
 	l := &o.Limits
-	l.SegmentBytes = orDefault(l.SegmentBytes, 1<<30)
 	l.SnapshotBytes = orDefault(l.SnapshotBytes, 256<<20)
 	l.SnapshotEvery = orDefault(l.SnapshotEvery, time.Minute)
 	l.ProgressDelay = orDefault(l.ProgressDelay, 50*time.Millisecond)

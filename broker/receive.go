@@ -40,7 +40,11 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 	for {
 		// In line before the look, so that nothing can come unseen between.
 		w := h.disp.Wait()
-		list, more := b.take(h, &r)
+		list, more, err := b.take(h, &r)
+		if err != nil {
+			w.Stop()
+			return nil, err
+		}
 		if len(list) > 0 || (r.Wait <= 0 && !more) {
 			w.Stop()
 			return list, nil
@@ -49,7 +53,7 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 			w.Stop()
 			continue // the filter let none of those through that were looked at
 		}
-		err := b.waitTurn(ctx, w, deadline.C)
+		err = b.waitTurn(ctx, w, deadline.C)
 		w.Stop()
 		if err != nil {
 			if errors.Is(err, errWaitOver) {
@@ -92,7 +96,11 @@ type taker struct {
 }
 
 // take takes what is there. more says that it stopped early.
-func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool) {
+func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool, error) {
+	if err := b.enter("receive"); err != nil {
+		return nil, false, err
+	}
+	defer b.leave()
 	t := taker{b: b, h: h, r: r}
 	if !r.Filter.All {
 		for _, tag := range r.Filter.Tags {
@@ -112,7 +120,7 @@ func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool) {
 		list = append(list, t.delivery(&got[i], t.read[i]))
 	}
 	b.metrics.received(len(list))
-	return list, more
+	return list, more, nil
 }
 
 // match looks at a message: first at the hash of its tag, which costs no

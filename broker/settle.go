@@ -47,6 +47,10 @@ func (b *Broker) Ack(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, ha
 	if err != nil {
 		return err
 	}
+	if err := b.enter("ack"); err != nil {
+		return err
+	}
+	defer b.leave()
 	if err := hd.hands.disp.Ack(b.now(), hd.Queue, hd.Offset, hd.Delivery); err != nil {
 		return &Error{Op: "ack", Kind: KindHandle, Group: g, Topic: t, Err: err}
 	}
@@ -62,6 +66,10 @@ func (b *Broker) ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zo
 	if err != nil {
 		return "", err
 	}
+	if err := b.enter("change invisible"); err != nil {
+		return "", err
+	}
+	defer b.leave()
 	d = min(max(d, 0), b.limits.MaxInvisible)
 	delivery, err := hd.hands.disp.ChangeInvisible(b.now(), hd.Queue, hd.Offset, hd.Delivery, d)
 	if err != nil {
@@ -83,16 +91,14 @@ func (b *Broker) DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.To
 	if err != nil {
 		return err
 	}
-	dead, err := hd.hands.disp.Condemn(b.now(), hd.Queue, hd.Offset, hd.Delivery)
-	if err != nil {
+	done := make(chan error, 1)
+	if err := b.condemn(ctx, hd, func(err error) { done <- err }); err != nil {
 		var he *consumer.HandleError
 		if errors.As(err, &he) && (he.Reason == consumer.ReasonSettled || he.Reason == consumer.ReasonDeadLettered) {
 			return nil
 		}
-		return &Error{Op: "dead letter", Kind: KindHandle, Group: g, Topic: t, Err: err}
+		return err
 	}
-	done := make(chan error, 1)
-	b.bury(ctx, hd.hands, dead, func(err error) { done <- err })
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -101,6 +107,21 @@ func (b *Broker) DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.To
 	if err != nil {
 		return &Error{Op: "dead letter", Kind: kindOfLog(err), Group: g, Topic: t, Err: err}
 	}
+	return nil
+}
+
+// condemn takes the message out of delivery and begins to bury it.
+func (b *Broker) condemn(ctx context.Context, hd opened, finished func(error)) error {
+	key := hd.hands.sub.key
+	if err := b.enter("dead letter"); err != nil {
+		return err
+	}
+	defer b.leave()
+	dead, err := hd.hands.disp.Condemn(b.now(), hd.Queue, hd.Offset, hd.Delivery)
+	if err != nil {
+		return &Error{Op: "dead letter", Kind: KindHandle, Group: key.group, Topic: key.topic, Err: err}
+	}
+	b.bury(ctx, hd.hands, dead, finished)
 	return nil
 }
 

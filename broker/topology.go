@@ -16,6 +16,9 @@ import (
 // and sends to them are refused.
 func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 	var list []string
+	if me != nil && len(me.Nodes) > 1 {
+		list = append(list, fmt.Sprintf("broker group %s has %d nodes; one is supported", me.Name, len(me.Nodes)))
+	}
 	for _, topic := range t.Topics {
 		if topic.Route.Kind == zone.RouteBroadcastZone {
 			list = append(list, fmt.Sprintf("topic %s: route %s", topic.Name, topic.Route))
