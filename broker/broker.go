@@ -240,6 +240,15 @@ func (b *Broker) Zone() *zone.ZoneInfo { return b.view.Load().zone }
 // block or call the broker.
 func (b *Broker) SetLiveness(f func(clientID string) bool) { b.alive.Store(&f) }
 
+// ClientGone brings what the client has in hands under Renew back after a
+// second, without waiting for the next expiry. It looks at everything in hands.
+func (b *Broker) ClientGone(clientID string) {
+	for _, h := range b.handsList() {
+		h.disp.ClientGone(b.now(), clientID)
+	}
+	poke(b.kick)
+}
+
 func (b *Broker) isAlive(client string) bool {
 	f := b.alive.Load()
 	return f == nil || (*f)(client)

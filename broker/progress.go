@@ -14,7 +14,7 @@ import (
 const (
 	// maxBuried bounds the dead-letter copies that one round appends for one
 	// subscription.
-	maxBuried = 64
+	maxBuried = 512
 	// farWake is how long the loop sleeps when nothing waits for time.
 	farWake = time.Hour
 )
