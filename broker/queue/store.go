@@ -237,7 +237,8 @@ func (s *Store) mark(g *segment, created bool) {
 }
 
 // Sync makes durable what was flushed before the call, in every index. Errors:
-// *SyncError (also of an earlier Sync), the context's. Safe for concurrent use
+// *SyncError (also of an earlier Sync); the context's, or those of opening a
+// file, after which a later call does the rest. Safe for concurrent use
 // with everything but Close.
 func (s *Store) Sync(ctx context.Context) error {
 	return s.sync(ctx, func(*segment) bool { return true })
@@ -264,13 +265,20 @@ func (s *Store) sync(ctx context.Context, which func(*segment) bool) error {
 	s.dirty, s.names = rest, false
 	s.dirtyMu.Unlock()
 	for i, g := range todo {
-		if err := ctx.Err(); err != nil {
+		h, err := (*handle)(nil), ctx.Err()
+		if err == nil {
+			h, err = s.files.acquire(g.path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // trimmed or deleted meanwhile
+		}
+		if err != nil { // nothing is lost: a later call does it
 			for _, g := range todo[i:] {
 				s.mark(g, names)
 			}
 			return err
 		}
-		if err := s.syncFile(g); err != nil {
+		if err := errors.Join(h.Sync(), s.files.release(h)); err != nil {
 			return s.fail(g.path, err)
 		}
 	}
@@ -280,17 +288,6 @@ func (s *Store) sync(ctx context.Context, which func(*segment) bool) error {
 		}
 	}
 	return nil
-}
-
-func (s *Store) syncFile(g *segment) error {
-	h, err := s.files.acquire(g.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // trimmed or deleted meanwhile
-	}
-	if err != nil {
-		return err
-	}
-	return errors.Join(h.Sync(), s.files.release(h))
 }
 
 func (s *Store) fail(path string, err error) error {
