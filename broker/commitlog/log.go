@@ -53,7 +53,7 @@ func (l *Log) Start() {
 	if !l.queue.start() {
 		return
 	}
-	signal(l.used) // there is no spare yet
+	signal(l.needed)
 	l.running.Go(func() { l.writer.run() })
 	l.running.Go(l.deliver)
 	l.preparing.Go(l.prepare)

@@ -105,31 +105,37 @@ func (q *queue) lookAgain() {
 	}
 }
 
-// change alters the state under the lock and wakes everybody.
-func (q *queue) change(fn func()) {
+// change alters the state under the lock and wakes everybody when fn says so.
+func (q *queue) change(fn func() (wake bool)) {
 	q.mu.Lock()
-	fn()
+	wake := fn()
 	q.lookAgain()
 	q.mu.Unlock()
-	signal(q.wake)
+	if wake {
+		signal(q.wake)
+	}
 }
 
 // start lets batches in; false when the queue was started or closed before.
 func (q *queue) start() (ok bool) {
-	q.change(func() {
+	q.change(func() bool {
 		ok = !q.started && !q.closed
 		q.started = true
+		return true
 	})
 	return ok
 }
 
-func (q *queue) close() { q.change(func() { q.closed = true }) }
+func (q *queue) close() { q.change(func() bool { q.closed = true; return true }) }
 
 // refuse sets or, with nil, clears why all but reserved batches are refused.
+// The writer is woken only when it is cleared: it sets it itself, and would
+// wake itself for ever.
 func (q *queue) refuse(err error) (changed bool) {
-	q.change(func() {
+	q.change(func() bool {
 		changed = (q.refusal == nil) != (err == nil)
 		q.refusal = err
+		return err == nil
 	})
 	return changed
 }
@@ -141,7 +147,7 @@ func (q *queue) refusing() error {
 }
 
 // stop refuses everything for good.
-func (q *queue) stop(err error) { q.change(func() { q.stopped = err }) }
+func (q *queue) stop(err error) { q.change(func() bool { q.stopped = err; return true }) }
 
 // writable returns why a publish would be refused now.
 func (q *queue) writable() error {

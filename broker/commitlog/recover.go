@@ -24,7 +24,11 @@ type tailState struct {
 // durable once; *OpError; the context's.
 func scanTail(ctx context.Context, s *segment, m *meta) (tailState, error) {
 	t := tailState{end: s.first(), synced: s.first()}
-	w := &window{seg: s, chunk: recoverChunk}
+	size, err := s.file.Size()
+	if err != nil {
+		return t, &OpError{Op: "size", Segment: s.name, Err: err}
+	}
+	w := &window{seg: s, chunk: int(min(size, recoverChunk))}
 	for {
 		if err := ctx.Err(); err != nil {
 			return t, err
@@ -90,7 +94,7 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 		if err := ctx.Err(); err != nil {
 			return 0, "", err
 		}
-		b, err := w.at(pos, recoverChunk)
+		b, err := w.at(pos, w.chunk)
 		if err != nil {
 			return 0, "", err
 		}
@@ -103,11 +107,11 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 				}
 			}
 		}
-		if len(b) < recoverChunk {
+		if len(b) < w.chunk || w.chunk <= frameLen {
 			return torn, "", nil
 		}
 		// Overlap, so that a header across two chunks is seen whole.
-		pos += record.Position(recoverChunk - frameLen)
+		pos += record.Position(w.chunk - frameLen)
 	}
 }
 
@@ -125,7 +129,7 @@ func repairTail(ctx context.Context, s *segment, t tailState, size int64) (full 
 			return fail("truncate", err)
 		}
 	}
-	w := &window{seg: s, chunk: recoverChunk}
+	w := &window{seg: s, chunk: int(min(recoverChunk, t.end-t.synced))}
 	for pos := t.synced; pos < t.end; {
 		if err := ctx.Err(); err != nil {
 			return false, err

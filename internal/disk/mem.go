@@ -339,3 +339,16 @@ func (l *memLock) Close() error {
 }
 
 var _ FS = (*Mem)(nil)
+
+// ForgetDirty makes what is not synced stay visible but no longer count as
+// unsynced, as some kernels do after a failed fsync: the next Sync of these
+// files succeeds without writing it.
+func (m *Mem) ForgetDirty() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.dirs {
+		for _, f := range d.names {
+			clear(f.dirty)
+		}
+	}
+}
