@@ -174,9 +174,9 @@ func IdentityOf(cert *x509.Certificate) (Identity, error) {
 
 // AuthorizeBy returns a function that checks identities against the topology in
 // force: the role must be one of roles, and a broker or router must stand there
-// with the same role, city and zone. Nodes of the other roles are not declared
-// in a topology; their city must be, and their name must not be a declared
-// node's.
+// with the same role, city and zone. A cachesync may, and then must match too.
+// Nodes that are not declared in a topology name a city that is, and do not
+// have the name of a declared node.
 func AuthorizeBy(topology func() *zone.Topology, roles ...zone.Role) func(Identity) error {
 	return func(id Identity) error {
 		t := topology()
@@ -185,7 +185,8 @@ func AuthorizeBy(topology func() *zone.Topology, roles ...zone.Role) func(Identi
 			allowed = allowed || r == id.Role
 		}
 		node := t.FindNode(id.Name)
-		declared := id.Role == zone.RoleBroker || id.Role == zone.RoleRouter
+		declared := id.Role == zone.RoleBroker || id.Role == zone.RoleRouter ||
+			id.Role == zone.RoleCacheSync && node != nil
 		switch {
 		case !allowed:
 			return fmt.Errorf("%w: role %s has no business here", ErrUnknown, id.Role)
