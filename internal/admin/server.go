@@ -86,7 +86,7 @@ func checkAddr(addr string, cfg *tls.Config) error {
 	if err != nil {
 		return fmt.Errorf("admin: address %q: %w; write host:port", addr, err)
 	}
-	if cfg != nil && cfg.ClientAuth == tls.RequireAndVerifyClientCert {
+	if cfg != nil && cfg.ClientAuth != tls.NoClientCert {
 		return nil
 	}
 	if ip := net.ParseIP(host); (ip != nil && ip.IsLoopback()) || host == "localhost" {

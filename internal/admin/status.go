@@ -54,32 +54,35 @@ type Topic struct {
 	Next  uint64 `json:"next"`  // offset of the next message
 }
 
-// Consumer describes a consumer group's progress in one queue.
+// Consumer describes a consumer group's use of a topic at a broker.
 type Consumer struct {
 	Group    string `json:"group"`
 	Topic    string `json:"topic"`
-	Queue    int    `json:"queue"`
-	Floor    uint64 `json:"floor"` // everything below is acknowledged
-	Lag      uint64 `json:"lag"`   // messages not acknowledged
-	InFlight int    `json:"in_flight"`
+	Declared bool   `json:"declared"`
+	Cache    bool   `json:"cache,omitempty"`
+	Lag      uint64 `json:"lag"`       // messages that are not settled
+	InFlight int    `json:"in_flight"` // of these: with consumers, or waiting for a retry
+	Waiting  int    `json:"waiting"`   // receives that wait for messages
 }
 
 // Flow describes one leg of a flow at its origin.
 type Flow struct {
-	Target    string        `json:"target"` // destination group or channel
-	Channel   bool          `json:"channel,omitempty"`
-	City      string        `json:"city"`
-	Group     string        `json:"group"`
-	Class     string        `json:"class"`
-	Lane      uint8         `json:"lane"`
-	Head      uint64        `json:"head"`
-	Settled   uint64        `json:"settled"`
-	Backlog   uint64        `json:"backlog"` // records
-	OldestAge time.Duration `json:"oldest_age"`
-	State     string        `json:"state"`
-	Held      string        `json:"held,omitempty"`
-	Progress  time.Time     `json:"progress,omitzero"` // last confirmed progress
-	Session   string        `json:"session,omitempty"`
+	Target       string        `json:"target"` // destination group or channel
+	Channel      bool          `json:"channel,omitempty"`
+	City         string        `json:"city"`
+	Group        string        `json:"group"`
+	Class        string        `json:"class"`
+	Lane         uint8         `json:"lane"`
+	Head         uint64        `json:"head"`
+	Settled      uint64        `json:"settled"`
+	Backlog      uint64        `json:"backlog"` // records
+	BacklogBytes int64         `json:"backlog_bytes"`
+	OldestAge    time.Duration `json:"oldest_age"`
+	RTT          time.Duration `json:"rtt"` // end to end, of the last probe; 0 = not measured
+	State        string        `json:"state"`
+	Held         string        `json:"held,omitempty"`
+	Progress     time.Time     `json:"progress,omitzero"` // last confirmed progress
+	Session      string        `json:"session,omitempty"`
 }
 
 // Inbound describes a flow at its destination.
@@ -95,17 +98,17 @@ type Inbound struct {
 
 // Link describes a router's link to a router of another city.
 type Link struct {
-	Peer     string        `json:"peer"`
-	City     string        `json:"city"`
-	Class    string        `json:"class"`
-	State    string        `json:"state"`
-	Since    time.Time     `json:"since,omitzero"`
-	RTT      time.Duration `json:"rtt"`
-	Sessions int           `json:"sessions"`
-	Sent     uint64        `json:"sent"`     // bytes on the wire, IP and UDP headers included
-	Received uint64        `json:"received"` // likewise
-	Dials    uint64        `json:"dials"`
-	Problem  string        `json:"problem,omitempty"`
+	Peer       string        `json:"peer"`
+	City       string        `json:"city"`
+	Class      string        `json:"class"`
+	State      string        `json:"state"`
+	Since      time.Time     `json:"since,omitzero"`
+	RTT        time.Duration `json:"rtt"`
+	Sessions   int           `json:"sessions"`
+	Sent       uint64        `json:"sent"`       // bytes on the wire, IP and UDP headers included
+	Received   uint64        `json:"received"`   // likewise
+	Reconnects uint64        `json:"reconnects"` // connections that replaced a lost one
+	Problem    string        `json:"problem,omitempty"`
 }
 
 // Cache describes a cachesync node.

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+)
+
+// Bounds of the latency histogram: 1 µs to 60 s in three significant digits.
+const (
+	histogramMax    = int64(time.Minute / time.Microsecond)
+	histogramDigits = 3
+)
+
+func newBench(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure publishing, landing, the raw disk, resolving and recovery",
+		Long: `Measure this machine. The figures mean little elsewhere: quote them next to
+those of 'mqrouter bench raw' from the same disk.`,
+	}
+	c.AddCommand(newBenchPublish(e), newBenchFlow(e), newBenchRaw(e), newBenchResolve(e), newBenchRecovery(e))
+	return c
+}
+
+// load is one run of publishers.
+type load struct {
+	Publishers int `json:"publishers"`
+	Batch      int `json:"messages_per_request"`
+	Size       int `json:"body_bytes"`
+
+	duration time.Duration
+	rate     int // messages a second over all publishers; 0: as fast as answers come
+}
+
+// loadResult is what a run measured. Latencies are of whole requests.
+type loadResult struct {
+	load
+	Messages  uint64        `json:"messages"`
+	Failed    uint64        `json:"failed"`
+	PerSecond float64       `json:"per_second"`
+	Mean      time.Duration `json:"mean"`
+	P50       time.Duration `json:"p50"`
+	P99       time.Duration `json:"p99"`
+	Max       time.Duration `json:"max"`
+	FirstFail string        `json:"first_failure,omitempty"`
+}
+
+type benchFlags struct {
+	at         endpointFlags
+	topic      string
+	properties []string
+	publishers []int
+	batches    []int
+	size       int
+	rate       int
+	duration   time.Duration
+}
+
+func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
+	b.at.declare(c)
+	e.fleetFlags(c)
+	c.Flags().StringVar(&b.topic, "topic", topic, "topic")
+	c.Flags().StringArrayVar(&b.properties, "property", nil, "user property NAME=VALUE of every message")
+	c.Flags().IntSliceVar(&b.publishers, "publishers", []int{1, 16, 256}, "publishers that wait for each answer; one run for each number")
+	c.Flags().IntSliceVar(&b.batches, "batch", []int{1, 32}, "messages in a request; one run for each number")
+	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
+	c.Flags().IntVar(&b.rate, "rate", 0, "messages a second over all publishers; 0: as fast as the answers come")
+	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of a run")
+}
+
+func (b *benchFlags) loads() ([]load, error) {
+	var all []load
+	for _, p := range b.publishers {
+		for _, n := range b.batches {
+			if p < 1 || n < 1 || b.size < 1 || b.duration <= 0 || b.rate < 0 {
+				return nil, usageError{errors.New("publishers, batch, size and duration must be above zero")}
+			}
+			all = append(all, load{Publishers: p, Batch: n, Size: b.size, duration: b.duration, rate: b.rate})
+		}
+	}
+	return all, nil
+}
+
+func newBenchPublish(e *env) *cobra.Command {
+	var b benchFlags
+	c := &cobra.Command{
+		Use:     "publish",
+		Short:   "Measure acknowledged publishes through the RocketMQ 5 front end",
+		Example: `  mqrouter bench publish --zone rz01 --publishers 256 --batch 32`,
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return b.run(c.Context(), e)
+		},
+	}
+	b.declare(e, c, "orders")
+	return c
+}
+
+func (b *benchFlags) run(ctx context.Context, e *env) error {
+	loads, err := b.loads()
+	if err != nil {
+		return err
+	}
+	endpoint, err := b.at.resolve(ctx, e)
+	if err != nil {
+		return err
+	}
+	props, err := parseProperties(b.properties)
+	if err != nil {
+		return usageError{err}
+	}
+	var results []loadResult
+	for _, l := range loads {
+		r, err := l.run(ctx, endpoint, b.topic, props)
+		if err != nil {
+			return err
+		}
+		results = append(results, r)
+	}
+	return e.show(results, func(w io.Writer) { printLoads(w, results) })
+}
+
+func printLoads(w io.Writer, results []loadResult) {
+	t := newTable("PUBLISHERS", "PER REQUEST", "BODY", "MSG/S", "MEAN", "P50", "P99", "MAX", "FAILED")
+	for _, r := range results {
+		failed := fmt.Sprint(r.Failed)
+		if r.FirstFail != "" {
+			failed += ": " + r.FirstFail
+		}
+		t.row(r.Publishers, r.Batch, size(uint64(r.Size)), fmt.Sprintf("%.0f", r.PerSecond), age(r.Mean), age(r.P50), age(r.P99), age(r.Max), failed)
+	}
+	t.print(w)
+}
+
+// connections returns how many connections carry so many publishers: HTTP/2
+// shares one well, and more than a few only cost memory.
+func connections(publishers int) int { return min(max(publishers/32, 1), 8) }
+
+func (l load) run(ctx context.Context, endpoint, topic string, props map[string]string) (loadResult, error) {
+	producer, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: endpoint, Connections: connections(l.Publishers), RequestTimeout: 30 * time.Second}, topic)
+	if err != nil {
+		return loadResult{}, fmt.Errorf("connect to %s: %w", endpoint, err)
+	}
+	defer producer.Close()
+	body := benchBody(l.Size)
+	r := loadResult{load: l}
+	var messages, failed atomic.Uint64
+	var firstFail atomic.Pointer[string]
+	parts := make([]*hdrhistogram.Histogram, l.Publishers)
+	begin := time.Now()
+	run, cancel := context.WithDeadline(ctx, begin.Add(l.duration))
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range parts {
+		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
+		wg.Go(func() {
+			pace := newPacer(l, begin)
+			for run.Err() == nil && pace.wait(run) {
+				batch := make([]*rocketmqclient.Message, l.Batch)
+				for j := range batch {
+					batch[j] = &rocketmqclient.Message{Topic: topic, Body: body, Properties: props}
+				}
+				sent := time.Now()
+				results, err := producer.SendBatch(ctx, batch)
+				parts[i].RecordValue(max(time.Since(sent).Microseconds(), 1)) //nolint:errcheck // a value over a minute counts as failed below
+				for _, one := range results {
+					if one.Err != nil {
+						err = one.Err
+						failed.Add(1)
+						continue
+					}
+					messages.Add(1)
+				}
+				if err != nil {
+					if len(results) == 0 {
+						failed.Add(uint64(l.Batch))
+					}
+					text := err.Error()
+					firstFail.CompareAndSwap(nil, &text)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(begin)
+	all := parts[0]
+	for _, p := range parts[1:] {
+		all.Merge(p)
+	}
+	r.Messages, r.Failed, r.PerSecond = messages.Load(), failed.Load(), float64(messages.Load())/took.Seconds()
+	micro := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
+	r.Mean, r.P50, r.P99, r.Max = time.Duration(all.Mean()*float64(time.Microsecond)), micro(all.ValueAtQuantile(50)), micro(all.ValueAtQuantile(99)), micro(all.Max())
+	if p := firstFail.Load(); p != nil {
+		r.FirstFail = *p
+	}
+	return r, nil
+}
+
+// benchBody returns a body that neither compresses to nothing nor is noise:
+// JSON-like text with changing digits.
+func benchBody(n int) []byte {
+	body := make([]byte, 0, n+64)
+	for i := 0; len(body) < n; i++ {
+		body = fmt.Appendf(body, `{"member":%d,"field":"balance","amount":%d},`, 1000+i*7919%9000, i*104729%1000003)
+	}
+	return body[:n]
+}
+
+// pacer spaces the requests of one publisher; the zero interval does not wait.
+type pacer struct {
+	next     time.Time
+	interval time.Duration
+}
+
+func newPacer(l load, begin time.Time) *pacer {
+	p := &pacer{next: begin}
+	if l.rate > 0 {
+		p.interval = time.Duration(float64(time.Second) * float64(l.Publishers*l.Batch) / float64(l.rate))
+	}
+	return p
+}
+
+// wait blocks until the next request is due; false when ctx ended first.
+func (p *pacer) wait(ctx context.Context) bool {
+	if p.interval == 0 {
+		return true
+	}
+	d := time.Until(p.next)
+	p.next = p.next.Add(p.interval)
+	if d <= 0 {
+		return true
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+)
+
+// received is what consume prints for each message.
+type received struct {
+	MessageID  string            `json:"message_id"`
+	Topic      string            `json:"topic"`
+	Broker     string            `json:"broker"`
+	Queue      int32             `json:"queue"`
+	Offset     int64             `json:"offset"`
+	Attempt    int32             `json:"attempt"`
+	Tag        string            `json:"tag,omitempty"`
+	Keys       []string          `json:"keys,omitempty"`
+	Properties map[string]string `json:"properties,omitempty"`
+	Body       string            `json:"body"`
+}
+
+type consumeFlags struct {
+	at        endpointFlags
+	topic     string
+	group     string
+	tags      string
+	count     int
+	wait      time.Duration
+	invisible time.Duration
+	noAck     bool
+}
+
+func newConsume(e *env) *cobra.Command {
+	var p consumeFlags
+	c := &cobra.Command{
+		Use:   "consume [flags]",
+		Short: "Receive messages with the RocketMQ 5 protocol and print them",
+		Long: `Receive messages of a topic for a consumer group, print each and acknowledge
+it. With --count it ends after so many messages and fails when they do not come
+within --wait; without, it goes on until interrupted.`,
+		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-workers --count 1`,
+		Args:    noArgs,
+		RunE:    func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e) },
+	}
+	p.at.declare(c)
+	e.fleetFlags(c)
+	c.Flags().StringVar(&p.topic, "topic", "", "topic (required)")
+	c.Flags().StringVar(&p.group, "group", "", "consumer group (required)")
+	c.Flags().StringVar(&p.tags, "tags", "*", "tags to receive, separated by ||")
+	c.Flags().IntVar(&p.count, "count", 0, "end after this many messages; 0: go on until interrupted")
+	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take")
+	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group")
+	c.Flags().BoolVar(&p.noAck, "no-ack", false, "do not acknowledge: the messages come back")
+	return c
+}
+
+func (p *consumeFlags) run(ctx context.Context, e *env) error {
+	if p.topic == "" || p.group == "" {
+		return usageError{fmt.Errorf("--topic and --group are needed")}
+	}
+	endpoint, err := p.at.resolve(ctx, e)
+	if err != nil {
+		return err
+	}
+	if p.count > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, p.wait)
+		defer cancel()
+	}
+	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
+	defer cancel()
+	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint}, p.group, 5*time.Second,
+		rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", endpoint, err)
+	}
+	defer consumer.Close()
+	return p.loop(ctx, e, consumer)
+}
+
+func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer) error {
+	for got := 0; p.count == 0 || got < p.count; {
+		limit := 16
+		if p.count > 0 {
+			limit = min(limit, p.count-got)
+		}
+		messages, err := consumer.Receive(ctx, limit, p.invisible)
+		if ctx.Err() != nil {
+			if p.count > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return fmt.Errorf("received %d of %d messages within %v", got, p.count, p.wait)
+			}
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("receive from %s: %w", p.topic, err)
+		}
+		for _, m := range messages {
+			if err := p.one(ctx, e, consumer, m); err != nil {
+				return err
+			}
+			got++
+		}
+	}
+	return nil
+}
+
+func (p *consumeFlags) one(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer, m *rocketmqclient.Received) error {
+	r := received{MessageID: m.MessageID, Topic: m.Topic, Broker: m.Broker, Queue: m.QueueID, Offset: m.Offset,
+		Attempt: m.Attempt, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, Body: string(m.Body)}
+	if err := e.line(r, fmt.Sprintf("%s  %s[%d]@%d on %s  %s", r.MessageID, r.Topic, r.Queue, r.Offset, r.Broker, r.Body)); err != nil {
+		return err
+	}
+	if p.noAck {
+		return nil
+	}
+	if err := consumer.Ack(ctx, m); err != nil {
+		return fmt.Errorf("acknowledge %s: %w", m.MessageID, err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// askParallel bounds how many nodes are asked at once.
+const askParallel = 16
+
+// fleetFlags say how the nodes of a deployment are reached.
+type fleetFlags struct {
+	admin    string        // admin address of any node
+	topology string        // topology file; asked from admin when empty
+	timeout  time.Duration // for each answer
+	pki, as  string        // certificate for admin addresses with mutual TLS
+}
+
+func (e *env) fleetFlags(c *cobra.Command) {
+	c.Flags().StringVar(&e.fleet.admin, "admin", envOr("MQROUTER_ADMIN", "127.0.0.1:5101"), "admin address of any node of the deployment (MQROUTER_ADMIN)")
+	c.Flags().StringVar(&e.fleet.topology, "topology", os.Getenv("MQROUTER_TOPOLOGY"), "topology file; by default the node at --admin is asked for its own (MQROUTER_TOPOLOGY)")
+	c.Flags().StringVar(&e.fleet.pki, "pki", "", "folder with ca.pem and the operator's certificate, for admin addresses with mutual TLS")
+	c.Flags().StringVar(&e.fleet.as, "as", "", "with --pki: the operator's name; see mqrouter pki issue --admin")
+	c.Flags().DurationVar(&e.fleet.timeout, "timeout", 10*time.Second, "how long to wait for each answer")
+}
+
+func envOr(name, fallback string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return fallback
+}
+
+// fleet is a deployment as the command line sees it.
+type fleet struct {
+	topology *zone.Topology
+	client   *admin.Client
+}
+
+// tls returns the operator's mutual TLS, or nil without --pki.
+func (f *fleetFlags) tls() (*tls.Config, error) {
+	if f.pki == "" {
+		return nil, nil
+	}
+	if f.as == "" {
+		return nil, usageError{fmt.Errorf("--as is missing: whose certificate in %s is used", f.pki)}
+	}
+	store, err := peer.OpenCertStore(peer.StoreOptions{Files: peer.FilesIn(f.pki, f.as)})
+	if err != nil {
+		return nil, err
+	}
+	mine := store.Identity().Deployment
+	t := &peer.TLS{Store: store, Authorize: func(id peer.Identity) error {
+		if id.Deployment != mine {
+			return fmt.Errorf("%w: %s", peer.ErrDeployment, id.Deployment)
+		}
+		return nil
+	}}
+	return t.Client("admin", nil), nil
+}
+
+func (e *env) openFleet(ctx context.Context) (*fleet, error) {
+	cfg, err := e.fleet.tls()
+	if err != nil {
+		return nil, err
+	}
+	f := &fleet{client: admin.NewClient(cfg, e.fleet.timeout)}
+	name, data := e.fleet.topology, []byte(nil)
+	if name != "" {
+		data, err = os.ReadFile(name)
+	} else {
+		name = "topology of " + e.fleet.admin
+		data, err = f.client.Topology(ctx, e.fleet.admin)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot learn the topology: %w; is a node running there (mqrouter dev starts a sample deployment)? give --admin or --topology", err)
+	}
+	if f.topology, err = zone.Parse(data, name); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// nodes returns every node that has an admin address, in the topology's order.
+func (f *fleet) nodes() []*zone.NodeInfo {
+	return slices.DeleteFunc(pki.Nodes(f.topology), func(n *zone.NodeInfo) bool { return n.Admin == "" })
+}
+
+// statuses asks every node; one that does not answer is in the result with Error set.
+func (f *fleet) statuses(ctx context.Context) []admin.Status {
+	nodes := f.nodes()
+	out := make([]admin.Status, len(nodes))
+	var g errgroup.Group
+	g.SetLimit(askParallel)
+	for i, n := range nodes {
+		g.Go(func() error {
+			s, err := f.client.Status(ctx, n.Admin)
+			if err != nil {
+				s = admin.Status{Node: string(n.Name), Role: n.Role.String(), City: string(n.City.Name), Error: err.Error()}
+				if n.Zone != nil {
+					s.Zone = string(n.Zone.Name)
+				}
+			}
+			out[i] = s
+			return nil
+		})
+	}
+	g.Wait() //nolint:errcheck // the functions return no error
+	return out
+}
+
+// endpointFlags say where a client of the RocketMQ protocol connects.
+type endpointFlags struct{ endpoint, zone string }
+
+func (p *endpointFlags) declare(c *cobra.Command) {
+	c.Flags().StringVar(&p.endpoint, "endpoint", os.Getenv("MQROUTER_ENDPOINT"), "broker to connect to, host:port (MQROUTER_ENDPOINT)")
+	c.Flags().StringVar(&p.zone, "zone", "", "connect to a broker of this zone instead of --endpoint")
+}
+
+// resolve returns the address of a broker of the zone, or the endpoint given.
+func (p *endpointFlags) resolve(ctx context.Context, e *env) (string, error) {
+	if p.endpoint != "" {
+		if p.zone != "" {
+			return "", usageError{fmt.Errorf("give --endpoint or --zone, not both")}
+		}
+		return p.endpoint, nil
+	}
+	if p.zone == "" {
+		return "", usageError{fmt.Errorf("say where: --zone ZONE or --endpoint HOST:PORT")}
+	}
+	f, err := e.openFleet(ctx)
+	if err != nil {
+		return "", err
+	}
+	z := f.topology.FindZone(zone.Zone(p.zone))
+	if z == nil {
+		return "", fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
+	}
+	return z.Groups[0].Nodes[0].Client, nil
+}
+
+func zoneNames(t *zone.Topology) []string {
+	var names []string
+	for _, z := range t.Zones() {
+		names = append(names, string(z.Name))
+	}
+	return names
+}

@@ -1,0 +1,98 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+)
+
+func newMessage(e *env) *cobra.Command {
+	c := &cobra.Command{Use: "message", Short: "Find messages"}
+	find := &cobra.Command{
+		Use:   "find ID",
+		Short: "Show where a message is: published, landed, delivered",
+		Long: `Ask every broker where it has a message id: where it was published, in which
+zones it landed and with which outcome, and what each consumer group did with it.
+The brokers search the retained part of their logs.`,
+		Args: exactArgs(1, "the message id"),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, err := e.openFleet(c.Context())
+			if err != nil {
+				return err
+			}
+			found, err := f.find(c.Context(), args[0])
+			if err != nil && len(found) == 0 {
+				return err
+			}
+			if showErr := e.show(found, func(w io.Writer) { printSightings(w, found) }); showErr != nil {
+				return showErr
+			}
+			if err == nil && len(found) == 0 {
+				return fmt.Errorf("no broker has a message %s in the retained part of its log", args[0])
+			}
+			return err
+		},
+	}
+	e.fleetFlags(find)
+	c.AddCommand(find)
+	return c
+}
+
+// find asks every node; the error joins those of nodes that did not answer.
+func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
+	nodes := f.nodes()
+	found := make([][]admin.Sighting, len(nodes))
+	errs := make([]error, len(nodes))
+	var g errgroup.Group
+	g.SetLimit(askParallel)
+	for i, n := range nodes {
+		g.Go(func() error {
+			var answer *admin.AnswerError
+			found[i], errs[i] = f.client.Find(ctx, n.Admin, id)
+			if errors.As(errs[i], &answer) && answer.Status == http.StatusNotFound {
+				errs[i] = nil // a node without a log
+			}
+			return nil
+		})
+	}
+	g.Wait() //nolint:errcheck // the functions return no error
+	all := slices.Concat(found...)
+	if all == nil {
+		all = []admin.Sighting{}
+	}
+	slices.SortStableFunc(all, func(a, b admin.Sighting) int {
+		return cmp.Or(a.Stored.Compare(b.Stored), cmp.Compare(a.Node, b.Node))
+	})
+	return all, errors.Join(errs...)
+}
+
+func printSightings(w io.Writer, found []admin.Sighting) {
+	for _, s := range found {
+		fmt.Fprintf(w, "%s  %s in %s, %s (%s)\n", s.Stored.Format("15:04:05.000"), s.What, s.Zone, s.City, s.Node)
+		if s.Offset >= 0 {
+			fmt.Fprintf(w, "    queue       %s[%d]@%d\n", s.Topic, s.Queue, s.Offset)
+		}
+		if s.Flow != "" {
+			fmt.Fprintf(w, "    flow        %s number %d\n", s.Flow, s.Number)
+		}
+		if s.Settled != "" {
+			fmt.Fprintf(w, "    settled     %s\n", s.Settled)
+		}
+		for _, d := range s.Deliveries {
+			fmt.Fprintf(w, "    %-11s %s", d.Group, d.State)
+			if d.Attempts > 0 {
+				fmt.Fprintf(w, " (attempt %d)", d.Attempts)
+			}
+			fmt.Fprintln(w)
+		}
+	}
+}

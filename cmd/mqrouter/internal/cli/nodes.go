@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
+)
+
+func newBroker(e *env) *cobra.Command {
+	return nodeCommand(e, "broker", "Run a broker of a zone", node.Broker,
+		`Run one broker: it keeps its group's commit log, serves RocketMQ 5 clients, and
+sends and lands the flows of its group. Addresses come from the topology, under
+--name. SIGTERM drains it.`)
+}
+
+func newRouter(e *env) *cobra.Command {
+	return nodeCommand(e, "router", "Run an MQ-router of a city", node.Router,
+		`Run one router: it relays sessions between the brokers of its city and the
+routers of other cities over QUIC. It keeps nothing on disk. SIGTERM drains it:
+sessions move to the city's other routers first.`)
+}
+
+func newCacheSync(e *env) *cobra.Command {
+	return nodeCommand(e, "cachesync", "Keep a cache of a city fresh", node.CacheSync,
+		`Run one cache reader: it reads the landings of its city's CZone for a consumer
+group with cache: true and applies them to a Redis, or to a cache in this
+process. The position lives in the cache, written together with the data.`)
+}
+
+// nodeCommand is a command that runs a node until it is told to stop.
+func nodeCommand(e *env, role, short string, run func(context.Context, config.Node, node.Options) error, long string) *cobra.Command {
+	c := &cobra.Command{
+		Use:   role + " --name NAME --topology FILE --pki DIR",
+		Short: short,
+		Long: long + `
+
+Every flag is also a key of --config and an environment variable: --log-level,
+log-level: and MQROUTER_LOG_LEVEL. Flags win over the environment, that over the
+file.`,
+		Args: noArgs,
+	}
+	config.Flags(c.Flags(), role)
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		cfg, err := config.Load(c.Flags())
+		if err != nil {
+			return usageError{err}
+		}
+		if err := cfg.Validate(role); err != nil {
+			return usageError{err}
+		}
+		return run(c.Context(), cfg, node.Options{Version: Version(), Logger: newLogger(cfg, e.errOut)})
+	}
+	return c
+}
+
+func newLogger(cfg config.Node, w io.Writer) *slog.Logger {
+	level, err := config.ParseLevel(cfg.LogLevel)
+	if err != nil {
+		level = slog.LevelInfo // Validate has refused it
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}

@@ -1,0 +1,101 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+)
+
+// published is what publish prints for each message.
+type published struct {
+	MessageID string `json:"message_id"`
+	Offset    int64  `json:"offset"`
+	Reached   string `json:"reached"` // the server's words
+	Error     string `json:"error,omitempty"`
+}
+
+type publishFlags struct {
+	at         endpointFlags
+	topic, tag string
+	keys       []string
+	properties []string
+	group      string
+	count      int
+}
+
+func newPublish(e *env) *cobra.Command {
+	var p publishFlags
+	c := &cobra.Command{
+		Use:   "publish [flags] BODY",
+		Short: "Publish a message with the RocketMQ 5 protocol",
+		Long: `Publish a message to a broker with the RocketMQ 5 protocol and print what
+the acknowledgement promises: stored at home, or durable at the origin and on
+its way to another zone or city.`,
+		Example: `  mqrouter publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
+  mqrouter publish --endpoint 127.0.0.1:8081 --topic orders --key o-1 "first order"`,
+		Args: exactArgs(1, "the body of the message"),
+		RunE: func(c *cobra.Command, args []string) error { return p.run(c.Context(), e, args[0]) },
+	}
+	p.at.declare(c)
+	e.fleetFlags(c)
+	c.Flags().StringVar(&p.topic, "topic", "", "topic (required)")
+	c.Flags().StringVar(&p.tag, "tag", "", "tag")
+	c.Flags().StringArrayVar(&p.keys, "key", nil, "key; may be repeated")
+	c.Flags().StringArrayVar(&p.properties, "property", nil, "user property NAME=VALUE; may be repeated")
+	c.Flags().StringVar(&p.group, "message-group", "", "message group")
+	c.Flags().IntVar(&p.count, "count", 1, "publish the message this many times")
+	return c
+}
+
+func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
+	props, err := parseProperties(p.properties)
+	if err != nil {
+		return usageError{err}
+	}
+	if p.topic == "" {
+		return usageError{fmt.Errorf("--topic is missing")}
+	}
+	if p.count < 1 {
+		return usageError{fmt.Errorf("--count %d: write 1 or more", p.count)}
+	}
+	endpoint, err := p.at.resolve(ctx, e)
+	if err != nil {
+		return err
+	}
+	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
+	defer cancel()
+	producer, err := rocketmqclient.NewProducer(start, rocketmqclient.Config{Endpoint: endpoint}, p.topic)
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", endpoint, err)
+	}
+	defer producer.Close()
+	for range p.count {
+		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, Born: time.Now()}
+		r, err := producer.Send(ctx, m)
+		if err != nil {
+			return fmt.Errorf("publish to %s: %w", p.topic, err)
+		}
+		out := published{MessageID: r.MessageID, Offset: r.Offset, Reached: r.Text}
+		if err := e.line(out, fmt.Sprintf("%s  %s", out.MessageID, out.Reached)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func parseProperties(list []string) (map[string]string, error) {
+	props := make(map[string]string, len(list))
+	for _, item := range list {
+		name, value, ok := strings.Cut(item, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("--property %q: write NAME=VALUE", item)
+		}
+		props[name] = value
+	}
+	return props, nil
+}

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of the process.
+const (
+	ExitOK     = 0
+	ExitFailed = 1 // the command could not do its work
+	ExitUsage  = 2 // wrong flags or arguments
+)
+
+// usageError marks wrong use, so that Run can return ExitUsage.
+type usageError struct{ err error }
+
+func (e usageError) Error() string { return e.err.Error() }
+func (e usageError) Unwrap() error { return e.err }
+
+// env is what every command gets: where to print and where to ask.
+type env struct {
+	out, errOut io.Writer
+	in          io.Reader
+	format      string // text or json
+	fleet       fleetFlags
+}
+
+// Run executes the command line and returns the exit code.
+func Run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	e := &env{out: out, errOut: errOut, in: in}
+	root := newRoot(e)
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	var usage usageError
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(errOut, "mqrouter: %v\n", err)
+		return ExitUsage
+	default:
+		fmt.Fprintf(errOut, "mqrouter: %v\n", err)
+		return ExitFailed
+	}
+}
+
+// Main is Run on the process's own arguments and streams.
+func Main(ctx context.Context) int { return Run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr) }
+
+func newRoot(e *env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "mqrouter",
+		Short: "Routes messages between the zones and cities of a company",
+		Long: `mqrouter routes messages between the zones and cities of a company.
+
+Services publish with the RocketMQ 5 clients that they have and need not know
+where the receiver lives; changes of member data reach the cache of every city.
+
+Start with:  mqrouter dev`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) error {
+			if e.format != "text" && e.format != "json" {
+				return usageError{fmt.Errorf("-o %q: write text or json", e.format)}
+			}
+			return nil
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.PersistentFlags().StringVarP(&e.format, "output", "o", "text", "output: text or json")
+	root.AddCommand(
+		newDev(e),
+		newBroker(e), newRouter(e), newCacheSync(e),
+		newTopology(e), newTopic(e), newGroup(e),
+		newPublish(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e),
+		newStatus(e), newBench(e), newPKI(e), newVersion(e),
+	)
+	return root
+}
+
+// exactArgs is cobra.ExactArgs with the exit code of wrong use.
+func exactArgs(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != n {
+			return usageError{fmt.Errorf("got %d arguments, want %d: %s", len(args), n, what)}
+		}
+		return nil
+	}
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("unexpected argument %q", args[0])}
+	}
+	return nil
+}

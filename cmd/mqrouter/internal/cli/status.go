@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+)
+
+func newStatus(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show every node: cities, links, flows, consumer groups, caches",
+		Long: `Ask every node of the deployment and show its cities, the links between
+routers with their round-trip time, the flows with backlog and age of the oldest
+record, consumer groups with lag, and caches with their watermarks. A node that
+does not answer is shown as such, and the command fails.`,
+		Example: `  mqrouter status
+  mqrouter status --topology /etc/mqrouter/topology.yaml -o json`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := e.openFleet(c.Context())
+			if err != nil {
+				return err
+			}
+			all := f.statuses(c.Context())
+			if err := e.show(all, func(w io.Writer) { printStatus(w, f, all) }); err != nil {
+				return err
+			}
+			return unanswered(all)
+		},
+	}
+	e.fleetFlags(c)
+	return c
+}
+
+// unanswered is an error that names the nodes that did not answer.
+func unanswered(all []admin.Status) error {
+	var silent []string
+	for _, s := range all {
+		if s.Error != "" {
+			silent = append(silent, s.Node)
+		}
+	}
+	if len(silent) > 0 {
+		return fmt.Errorf("%d of %d nodes did not answer: %s", len(silent), len(all), strings.Join(silent, ", "))
+	}
+	return nil
+}
+
+func printStatus(w io.Writer, f *fleet, all []admin.Status) {
+	fmt.Fprintf(w, "deployment %s, topology epoch %s\n\n", f.topology.Deployment, f.topology.Epoch)
+	printNodes(w, all)
+	printLinks(w, all)
+	printFlows(w, all)
+	printConsumers(w, all)
+	printCaches(w, all)
+}
+
+func printNodes(w io.Writer, all []admin.Status) {
+	t := newTable("CITY", "ZONE", "NODE", "ROLE", "STATE", "EPOCH", "MEMBERS")
+	for _, s := range all {
+		t.row(s.City, s.Zone, s.Node, s.Role, nodeState(s), s.Topology.Epoch, s.Members)
+	}
+	t.print(w)
+}
+
+func nodeState(s admin.Status) string {
+	switch {
+	case s.Error != "":
+		return "no answer"
+	case !s.Ready:
+		return "not ready: " + strings.Join(s.Reasons, "; ")
+	case s.Topology.Problem != "":
+		return "ready; topology: " + s.Topology.Problem
+	case len(s.Reasons) > 0:
+		return "ready; " + strings.Join(s.Reasons, "; ")
+	}
+	return "ready"
+}
+
+func printLinks(w io.Writer, all []admin.Status) {
+	t := newTable("LINK", "CITIES", "CLASS", "STATE", "RTT", "SESSIONS", "SENT", "RECEIVED")
+	for _, s := range all {
+		for _, l := range s.Links {
+			state := l.State
+			if l.Problem != "" {
+				state += ": " + l.Problem
+			}
+			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, state, age(l.RTT), l.Sessions, size(l.Sent), size(l.Received))
+		}
+	}
+	section(w, "links between routers", t)
+}
+
+func printFlows(w io.Writer, all []admin.Status) {
+	t := newTable("FLOW", "TO", "CLASS", "LANE", "HEAD", "SETTLED", "BACKLOG", "OLDEST", "STATE")
+	for _, s := range all {
+		for _, fl := range s.Flows {
+			target := fl.Group
+			if fl.Channel {
+				target = fl.Group + " (" + fl.Target + ")"
+			}
+			state := fl.State
+			if fl.Held != "" {
+				state += ": " + fl.Held
+			}
+			t.row(s.Group, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), state)
+		}
+	}
+	section(w, "flows", t)
+}
+
+func printConsumers(w io.Writer, all []admin.Status) {
+	t := newTable("CONSUMER GROUP", "TOPIC", "ZONE", "NODE", "LAG", "IN FLIGHT")
+	for _, s := range all {
+		for _, c := range s.Consumers {
+			t.row(c.Group, c.Topic, s.Zone, s.Node, c.Lag, c.InFlight)
+		}
+	}
+	section(w, "consumer groups", t)
+}
+
+func printCaches(w io.Writer, all []admin.Status) {
+	t := newTable("CACHE", "CITY", "KIND", "STATE", "LAG", "APPLIED", "SUPERSEDED", "REJECTED", "GAPS", "WATERMARKS")
+	for _, s := range all {
+		c := s.Cache
+		if c == nil {
+			continue
+		}
+		var marks []string
+		for _, m := range c.Watermarks {
+			marks = append(marks, fmt.Sprintf("%s=%d", m.Origin, m.Number))
+		}
+		state := c.State
+		if c.Problem != "" {
+			state += ": " + c.Problem
+		}
+		t.row(s.Node, s.City, c.Kind, state, c.Lag, c.Applied, c.Superseded, c.Rejected, c.Gaps, strings.Join(marks, " "))
+	}
+	section(w, "caches", t)
+}
+
+func section(w io.Writer, title string, t *table) {
+	if len(t.rows) == 0 {
+		fmt.Fprintf(w, "\nno %s\n", title)
+		return
+	}
+	fmt.Fprintln(w)
+	t.print(w)
+}

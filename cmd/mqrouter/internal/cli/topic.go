@@ -1,0 +1,126 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// topicRow is what `topic list` prints for each topic.
+type topicRow struct {
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`
+	Route     string   `json:"route"`
+	Class     string   `json:"class"`
+	Queues    int      `json:"queues"`
+	Retention string   `json:"retention"`
+	Residency []string `json:"residency,omitempty"`
+	Consumers []string `json:"consumer_groups,omitempty"`
+}
+
+// topicQueue is one queue of a topic at one broker.
+type topicQueue struct {
+	Zone  string `json:"zone"`
+	Node  string `json:"node"`
+	Queue int    `json:"queue"`
+	First uint64 `json:"first"`
+	Next  uint64 `json:"next"`
+}
+
+func newTopic(e *env) *cobra.Command {
+	c := &cobra.Command{Use: "topic", Short: "Show topics"}
+	list := &cobra.Command{
+		Use:   "list",
+		Short: "List the topics of the topology",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f, err := e.openFleet(c.Context())
+			if err != nil {
+				return err
+			}
+			var rows []topicRow
+			for _, t := range f.topology.Topics {
+				rows = append(rows, describeTopic(t))
+			}
+			return e.show(rows, func(w io.Writer) {
+				tab := newTable("TOPIC", "KIND", "ROUTE", "CLASS", "QUEUES", "RETENTION", "CONSUMER GROUPS")
+				for _, r := range rows {
+					tab.row(r.Name, r.Kind, r.Route, r.Class, r.Queues, r.Retention, strings.Join(r.Consumers, " "))
+				}
+				tab.print(w)
+			})
+		},
+	}
+	show := &cobra.Command{
+		Use:   "show TOPIC",
+		Short: "Show a topic and its queues at every broker",
+		Args:  exactArgs(1, "the topic"),
+		RunE: func(c *cobra.Command, args []string) error {
+			f, err := e.openFleet(c.Context())
+			if err != nil {
+				return err
+			}
+			t := f.topology.FindTopic(zone.Topic(args[0]))
+			if t == nil {
+				return fmt.Errorf("topic %q is not in the topology; mqrouter topic list shows them", args[0])
+			}
+			all := f.statuses(c.Context())
+			if err := e.showTopic(t, all); err != nil {
+				return err
+			}
+			return unanswered(all)
+		},
+	}
+	e.fleetFlags(list)
+	e.fleetFlags(show)
+	c.AddCommand(list, show)
+	return c
+}
+
+func describeTopic(t *zone.TopicInfo) topicRow {
+	r := topicRow{Name: string(t.Name), Kind: t.Kind.String(), Route: t.Route.String(), Class: t.Class.String(),
+		Queues: t.Queues, Retention: t.Retention.String()}
+	for _, c := range t.Residency {
+		r.Residency = append(r.Residency, string(c.Name))
+	}
+	for _, g := range t.Groups {
+		r.Consumers = append(r.Consumers, string(g.Name))
+	}
+	return r
+}
+
+func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
+	queues := []topicQueue{}
+	for _, s := range all {
+		for _, q := range s.Topics {
+			if q.Name == string(t.Name) {
+				queues = append(queues, topicQueue{s.Zone, s.Node, q.Queue, q.First, q.Next})
+			}
+		}
+	}
+	r := describeTopic(t)
+	return e.show(struct {
+		topicRow
+		At []topicQueue `json:"at"`
+	}{r, queues}, func(w io.Writer) {
+		fmt.Fprintf(w, "topic      %s\nkind       %s\nroute      %s\nclass      %s\nretention  %s\nresidency  %s\nconsumers  %s\n\n",
+			r.Name, r.Kind, r.Route, r.Class, r.Retention, orAll(r.Residency, "every city"), orAll(r.Consumers, "none"))
+		tab := newTable("ZONE", "NODE", "QUEUE", "FIRST", "NEXT", "HELD")
+		for _, q := range queues {
+			tab.row(q.Zone, q.Node, q.Queue, q.First, q.Next, q.Next-q.First)
+		}
+		tab.print(w)
+	})
+}
+
+func orAll(list []string, empty string) string {
+	if len(list) == 0 {
+		return empty
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,174 @@
+package dev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// grace is how long a node of a development deployment may take to drain: all
+// stop together, so there is nobody to drain to.
+const grace = 2 * time.Second
+
+// Options say what to start.
+type Options struct {
+	Dir        string            // made when missing
+	Sample     []byte            // topology to begin with when the folder has none
+	PortOffset int               // added to every port of Sample
+	Redis      map[string]string // city -> host:port; the key "" is for every city not named
+	LogLevel   slog.Level
+	Version    string
+	Out        io.Writer // the map and the commands to try
+	Program    string    // how the commands to try begin
+}
+
+// Run starts every node, prints the map, and stops them when ctx ends.
+func Run(ctx context.Context, o Options) error {
+	f := folder{o.Dir}
+	t, err := f.prepare(o.Sample, o.PortOffset, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := checkRedis(o.Redis, t); err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(f.log(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
+	if err != nil {
+		return fmt.Errorf("dev: %w", err)
+	}
+	defer logFile.Close()
+	log := slog.New(slog.NewTextHandler(logFile, &slog.HandlerOptions{Level: o.LogLevel}))
+	fmt.Fprintf(o.Out, "mqrouter dev: starting deployment %q, data in %s, log in %s\n", t.Deployment, f.dir, f.log())
+	d := &deployment{o: o, f: f, t: t, log: log, ready: make(chan zone.Node)}
+	return d.run(ctx)
+}
+
+// checkRedis refuses the name of a city that does not exist.
+func checkRedis(redis map[string]string, t *zone.Topology) error {
+	for city := range redis {
+		if city != "" && t.FindCity(zone.City(city)) == nil {
+			return fmt.Errorf("dev: --redis names the city %q, which is not in the topology", city)
+		}
+	}
+	return nil
+}
+
+// deployment is the set of running nodes.
+type deployment struct {
+	o     Options
+	f     folder
+	t     *zone.Topology
+	log   *slog.Logger
+	ready chan zone.Node
+}
+
+// run starts the nodes in two waves, so that a stop takes clients off first:
+// brokers and cache readers end before the routers that carry their flows.
+func (d *deployment) run(ctx context.Context) error {
+	upper, stopUpper := context.WithCancel(context.WithoutCancel(ctx))
+	lower, stopLower := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLower()
+	defer stopUpper()
+	var routers, others sync.WaitGroup
+	nodes := pki.Nodes(d.t)
+	failed := make(chan error, len(nodes))
+	for _, n := range nodes {
+		on, wg := upper, &others
+		if n.Role == zone.RoleRouter {
+			on, wg = lower, &routers
+		}
+		wg.Go(func() {
+			if err := d.node(on, n); err != nil {
+				failed <- fmt.Errorf("%s: %w", n.Name, err)
+			}
+		})
+	}
+	err := d.await(ctx, len(nodes), failed)
+	stopUpper()
+	others.Wait()
+	stopLower()
+	routers.Wait()
+	close(failed)
+	for e := range failed {
+		err = errors.Join(err, e)
+	}
+	if err == nil {
+		fmt.Fprintln(d.o.Out, "stopped; the data stays, the same command goes on with it")
+	}
+	return err
+}
+
+// await waits until all nodes are ready, prints the map, and then until ctx
+// ends or a node fails.
+func (d *deployment) await(ctx context.Context, count int, failed <-chan error) error {
+	for range count {
+		select {
+		case <-d.ready:
+		case err := <-failed:
+			return explain(err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	d.printMap()
+	select {
+	case err := <-failed:
+		return explain(err)
+	case <-ctx.Done():
+		fmt.Fprintln(d.o.Out, "\nstopping")
+		return nil
+	}
+}
+
+// explain adds what to do about a port that is taken.
+func explain(err error) error {
+	if strings.Contains(err.Error(), "address already in use") {
+		return fmt.Errorf("%w; is another mqrouter dev running? --dir OTHER --port-offset 1000 starts a second one beside it", err)
+	}
+	return err
+}
+
+// node runs one node until ctx ends.
+func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
+	cfg := config.Node{Name: string(n.Name), Topology: d.f.topology(), PKI: d.f.pki(), DataDir: d.f.data(n.Name), Plaintext: true, Grace: grace}
+	o := node.Options{Version: d.o.Version, Logger: d.log, Ready: func() {
+		select {
+		case d.ready <- n.Name:
+		case <-ctx.Done():
+		}
+	}}
+	switch n.Role {
+	case zone.RoleRouter:
+		return node.Router(ctx, cfg, o)
+	case zone.RoleCacheSync:
+		cfg.Group = cacheGroup(d.t)
+		city := string(n.City.Name)
+		if cfg.Redis = d.o.Redis[city]; cfg.Redis == "" && d.o.Redis[""] != "" {
+			cfg.Redis, cfg.RedisPrefix = d.o.Redis[""], city+":"
+		}
+		return node.CacheSync(ctx, cfg, o)
+	default:
+		return node.Broker(ctx, cfg, o)
+	}
+}
+
+// cacheGroup returns the first consumer group that is a cache's.
+func cacheGroup(t *zone.Topology) string {
+	for _, g := range t.Groups {
+		if g.Cache {
+			return string(g.Name)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,77 @@
+package dev
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// printMap draws the deployment and says what to try next.
+func (d *deployment) printMap() {
+	w := tabwriter.NewWriter(d.o.Out, 0, 0, 2, ' ', 0)
+	for _, c := range d.t.Cities {
+		fmt.Fprintf(w, "\n%s\trouters\t%s\n", c.Name, strings.Join(addrs(c.Routers, func(n *zone.NodeInfo) string { return n.QUIC }), " "))
+		for _, z := range c.Zones {
+			var clients []string
+			for _, g := range z.Groups {
+				clients = append(clients, addrs(g.Nodes, func(n *zone.NodeInfo) string { return n.Client })...)
+			}
+			fmt.Fprintf(w, "  %s\t%s\tclients %s\n", z.Name, kindWord(z), strings.Join(clients, " "))
+		}
+		fmt.Fprintf(w, "  cache\t%s\t\n", d.cacheWord(c))
+	}
+	w.Flush() //nolint:errcheck // the terminal went away: nothing is left to tell
+	p := d.o.Program
+	fmt.Fprintf(d.o.Out, `
+ready. RocketMQ 5 clients connect to any address above. Try in another terminal:
+%s
+  %s publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
+  %s consume --zone rz04 --topic transfer --group transfer-credit --count 1
+  %s broadcast set --zone rz01 --key member:1001 --version 1 --value gold
+
+Ctrl-C stops it.
+`, d.adminHint(), p, p, p)
+}
+
+// adminHint is what a shell needs when the admin address is not the default.
+func (d *deployment) adminHint() string {
+	first := d.t.Cities[0].Routers[0].Admin
+	if first == "127.0.0.1:5101" {
+		return ""
+	}
+	return fmt.Sprintf("\n  export MQROUTER_ADMIN=%s\n", first)
+}
+
+func addrs(nodes []*zone.NodeInfo, of func(*zone.NodeInfo) string) []string {
+	var all []string
+	for _, n := range nodes {
+		if a := of(n); a != "" {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func kindWord(z *zone.ZoneInfo) string {
+	if z.Kind == zone.GZone && !z.Active {
+		return z.Kind.String() + " (standby)"
+	}
+	return z.Kind.String()
+}
+
+func (d *deployment) cacheWord(c *zone.CityInfo) string {
+	addr := d.o.Redis[string(c.Name)]
+	if addr == "" {
+		addr = d.o.Redis[""]
+	}
+	if addr == "" {
+		return "in-process"
+	}
+	if host, port, err := net.SplitHostPort(addr); err == nil {
+		return "Redis at " + net.JoinHostPort(host, port)
+	}
+	return "Redis at " + addr
+}

@@ -1,0 +1,264 @@
+package node
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/internal/gossip"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/zone/source"
+)
+
+// meterName is the scope of a node's own instruments.
+const meterName = "github.com/mqrouter/mqrouter"
+
+// Options are what a node gets from its process besides its configuration.
+type Options struct {
+	Version string       // shown in the status
+	Logger  *slog.Logger // required
+	FS      disk.FS      // nil: the operating system's
+	Ready   func()       // called once, when the node serves; nil: nobody asks
+}
+
+// base is what every node has.
+type base struct {
+	*stack
+	cfg     config.Node
+	version string
+	log     *slog.Logger
+	started time.Time
+	ready   func()
+
+	source  *source.File
+	text    fileText
+	self    *zone.NodeInfo // in the first topology; name, role and place never change
+	certs   *peer.CertStore
+	meters  *admin.Meters
+	key     []byte
+	oldKeys [][]byte
+	city    *gossip.Pool
+
+	serving atomic.Bool
+	refused atomic.Pointer[string] // why the newest topology is not in force here
+}
+
+// open reads what every node needs and starts following it.
+func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*base, error) {
+	b := &base{cfg: cfg, version: o.Version, started: time.Now(), ready: o.Ready}
+	b.log = o.Logger.With("node", cfg.Name)
+	b.stack = newStack(b.log)
+	var err error
+	b.text.path = cfg.Topology
+	if b.source, err = source.Open(cfg.Topology, source.Options{Log: b.log, Read: b.text.read}); err != nil {
+		return nil, err
+	}
+	t := b.source.Current()
+	b.text.of(t)
+	if b.self = t.FindNode(zone.Node(cfg.Name)); b.self == nil {
+		return nil, fmt.Errorf("node %q is not in %s: add it there, or give the name of one that is", cfg.Name, cfg.Topology)
+	}
+	if b.self.Role != role {
+		return nil, fmt.Errorf("node %q is a %s in %s, not a %s: start it with mqrouter %s", cfg.Name, b.self.Role, cfg.Topology, role, b.self.Role)
+	}
+	if b.certs, err = peer.OpenCertStore(peer.StoreOptions{Files: peer.FilesIn(cfg.PKI, cfg.Name), Logger: b.log}); err != nil {
+		return nil, err
+	}
+	if have, want := b.certs.Identity(), peer.IdentityFor(t.Deployment, b.self); have != want {
+		return nil, fmt.Errorf("the certificate in %s is for %s, the topology says %s: issue a new one", cfg.PKI, have, want)
+	}
+	keyFile := cfg.KeyFile
+	if keyFile == "" {
+		keyFile = filepath.Join(cfg.PKI, gossip.KeyFile)
+	}
+	if b.key, b.oldKeys, err = gossip.LoadKeys(keyFile); err != nil {
+		return nil, err
+	}
+	if b.meters, err = admin.NewMeters(); err != nil {
+		return nil, err
+	}
+	b.onStop("metrics", func() error { return b.meters.Close(context.WithoutCancel(ctx)) })
+	if err := b.observeCertificate(); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	b.run(ctx, "certificates", b.certs.Run)
+	b.run(ctx, "topology file", b.source.Run)
+	return b, nil
+}
+
+func (b *base) meter() metric.Meter { return b.meters.Meter(meterName) }
+
+// observeCertificate exports the days that the certificate has left.
+func (b *base) observeCertificate() error {
+	_, err := b.meter().Float64ObservableGauge("mqrouter.certificate.expiry",
+		metric.WithUnit("d"), metric.WithDescription("days until the certificate in use ends"),
+		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
+			o.Observe(b.certs.DaysLeft())
+			return nil
+		}))
+	return err
+}
+
+// tls returns the mutual TLS of this node, for peers of the roles.
+func (b *base) tls(topology func() *zone.Topology, roles ...zone.Role) *peer.TLS {
+	return &peer.TLS{Store: b.certs, Authorize: peer.AuthorizeBy(topology, roles...)}
+}
+
+// inCity is tls for peers of this city only.
+func (b *base) inCity(topology func() *zone.Topology, roles ...zone.Role) *peer.TLS {
+	authorize := peer.AuthorizeBy(topology, roles...)
+	return &peer.TLS{Store: b.certs, Authorize: func(id peer.Identity) error {
+		if id.City != b.self.City.Name {
+			return fmt.Errorf("%w: it is of city %s, this is %s: cities meet at their routers", peer.ErrUnknown, id.City, b.self.City.Name)
+		}
+		return authorize(id)
+	}}
+}
+
+// joinCity starts the gossip of the city's pool.
+func (b *base) joinCity(topology func() *zone.Topology) error {
+	name := b.self.City.Name
+	pool, err := gossip.Open(gossip.Config{
+		Pool: gossip.CityPool(topology().Deployment, name), Name: b.self.Name,
+		Bind: b.cfg.Listen(b.self.Gossip), Advertise: b.self.Gossip,
+		Key: b.key, OldKeys: b.oldKeys, Meta: b.meta(topology()), Preset: gossip.LAN, Logger: b.log,
+		Seeds: func() []string { return citySeeds(topology(), name) },
+	})
+	if err != nil {
+		return err
+	}
+	b.city = pool
+	b.onStop("gossip", pool.Close)
+	return nil
+}
+
+func (b *base) meta(t *zone.Topology) gossip.Meta {
+	m := gossip.Meta{Role: b.self.Role, Epoch: t.Epoch, City: b.self.City.Name, Peer: b.self.Peer, QUIC: b.self.QUIC}
+	if b.self.Zone != nil {
+		m.Zone = b.self.Zone.Name
+	}
+	if b.self.Group != nil {
+		m.Group = b.self.Group.Name
+	}
+	return m
+}
+
+func citySeeds(t *zone.Topology, name zone.City) []string {
+	c := t.FindCity(name)
+	if c == nil {
+		return nil
+	}
+	var seeds []string
+	for _, r := range c.Routers {
+		seeds = append(seeds, r.Gossip)
+	}
+	for _, z := range c.Zones {
+		for _, g := range z.Groups {
+			for _, n := range g.Nodes {
+				seeds = append(seeds, n.Gossip)
+			}
+		}
+	}
+	return seeds
+}
+
+// serveAdmin starts the admin server, if the node has an address for it.
+func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zone.Topology) error {
+	addr := b.cfg.Admin
+	if addr == "" {
+		addr = b.self.Admin
+	}
+	if addr == "" {
+		return nil
+	}
+	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log}
+	if b.cfg.AdminTLS {
+		o.Addr = b.cfg.Listen(addr)
+		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync).Server()
+	}
+	s, err := admin.Listen(ctx, o)
+	if err != nil {
+		return err
+	}
+	b.run(ctx, "admin", s.Run)
+	return nil
+}
+
+// listen binds a TCP address of the node.
+func (b *base) listen(ctx context.Context, what, advertised string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", b.cfg.Listen(advertised))
+	if err != nil {
+		return nil, fmt.Errorf("%s address: %w", what, err)
+	}
+	return ln, nil
+}
+
+// serve marks the node ready and waits for its end.
+func (b *base) serve(ctx context.Context) error {
+	b.serving.Store(true)
+	b.log.Info("node serves", "role", b.self.Role.String(), "city", string(b.self.City.Name), "epoch", b.source.Current().Epoch.String())
+	if b.ready != nil {
+		b.ready()
+	}
+	err := b.wait(ctx)
+	b.log.Info("node stopped")
+	return err
+}
+
+// status fills what every node's status has.
+func (b *base) status(t *zone.Topology) admin.Status {
+	s := admin.Status{
+		Node: string(b.self.Name), Role: b.self.Role.String(), City: string(b.self.City.Name),
+		Version: b.version, Started: b.started, Ready: b.serving.Load(),
+		Topology: admin.Topology{Epoch: t.Epoch.String(), Digest: fmt.Sprintf("%x", t.Digest[:8])},
+	}
+	if b.self.Zone != nil {
+		s.Zone = string(b.self.Zone.Name)
+	}
+	if b.self.Group != nil {
+		s.Group = string(b.self.Group.Name)
+	}
+	if b.city != nil {
+		s.Members = len(b.city.Members())
+	}
+	if r := b.source.Refusal(); r != nil {
+		s.Topology.Problem = r.Error()
+	} else if p := b.refused.Load(); p != nil {
+		s.Topology.Problem = *p
+	}
+	if err := b.certs.Status().Err; err != nil {
+		s.Reasons = append(s.Reasons, "certificate: "+err.Error())
+	}
+	if !s.Ready {
+		s.Reasons = append(s.Reasons, "starting")
+	}
+	return s
+}
+
+// newIncarnation returns the random, non-zero id of a start.
+func newIncarnation() (record.Incarnation, error) {
+	var b [8]byte
+	for {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, err
+		}
+		if n := binary.LittleEndian.Uint64(b[:]); n != 0 {
+			return record.Incarnation(n), nil
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/broker/rocketmq"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/internal/gossip"
+	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// brokerNode is a broker with both ends of its flows and its front end.
+type brokerNode struct {
+	*base
+	broker *broker.Broker
+	inbox  *flow.Inbox
+	outbox *flow.Outbox
+	egress *egress.Egress
+}
+
+// Broker runs a broker until ctx ends, then drains it within the grace period.
+func Broker(ctx context.Context, cfg config.Node, o Options) error {
+	b, err := open(ctx, cfg, zone.RoleBroker, o)
+	if err != nil {
+		return err
+	}
+	n := &brokerNode{base: b}
+	if err := n.start(ctx, o.FS); err != nil {
+		return errors.Join(err, n.close())
+	}
+	return n.serve(ctx)
+}
+
+// start builds the node from the ground up; the stack stops it in reverse.
+func (n *brokerNode) start(ctx context.Context, fs disk.FS) error {
+	if fs == nil {
+		fs = disk.OS{}
+	}
+	var err error
+	n.broker, err = broker.Open(ctx, broker.Options{FS: fs, Dir: n.cfg.DataDir, Node: n.self,
+		Topology: n.source.Current(), Logger: n.log, Meter: n.meter()})
+	if err != nil {
+		return err
+	}
+	n.run(ctx, "broker", n.broker.Run)
+	if err := n.joinCity(n.broker.Topology); err != nil {
+		return err
+	}
+	if err := n.startInbox(ctx); err != nil {
+		return err
+	}
+	if err := n.startOutbox(ctx); err != nil {
+		return err
+	}
+	n.run(ctx, "topology", n.followTopology)
+	if err := n.serveAdmin(ctx, n, n.broker.Topology); err != nil {
+		return err
+	}
+	return n.startFrontEnd(ctx)
+}
+
+// peerOptions are what this node says and demands on in-city connections.
+func (n *brokerNode) peerOptions(t *peer.TLS) peer.Options {
+	return peer.Options{
+		Self: n.certs.Identity(), Group: n.self.Group.Name, Incarnation: n.broker.Sink().Incarnation(), TLS: t,
+		Topology: func() (zone.Epoch, zone.Digest) { t := n.broker.Topology(); return t.Epoch, t.Digest }, Logger: n.log,
+	}
+}
+
+// startInbox listens for the sessions of other brokers, routers and readers.
+func (n *brokerNode) startInbox(ctx context.Context) error {
+	var err error
+	n.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: n.broker.Sink(), City: n.self.City.Name, Logger: n.log, Meter: n.meter()})
+	if err != nil {
+		return err
+	}
+	l, err := peer.NewListener(n.peerOptions(n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)), n.serveSession)
+	if err != nil {
+		return err
+	}
+	n.onStop("peer listener", l.Close)
+	ln, err := n.listen(ctx, "peer", n.self.Peer)
+	if err != nil {
+		return err
+	}
+	n.run(ctx, "peer listener", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { l.Close() }) //nolint:errcheck // the stack's Close returns the same error
+		defer stop()
+		return l.Serve(ln)
+	})
+	return nil
+}
+
+// serveSession hands a session to what its first frame asks for.
+func (n *brokerNode) serveSession(ctx context.Context, s *peer.Session) {
+	first, err := s.Recv(ctx)
+	if err != nil {
+		return
+	}
+	role := s.Peer().Role
+	switch {
+	case first.Type == wire.TypeWant && role == zone.RoleCacheSync:
+		err = n.broker.ServeWant(ctx, s, first)
+	case first.Type == wire.TypeWant || role == zone.RoleCacheSync:
+		s.CloseText(wire.CodeWrongIdentity, "landings are read with the certificate of a cache reader")
+	default:
+		err = n.inbox.Serve(ctx, &replayed{Stream: s, first: &first})
+	}
+	if err != nil && ctx.Err() == nil {
+		n.log.Debug("session ended", "peer", string(s.Peer().Node), "err", err)
+	}
+}
+
+// replayed is a stream whose first frame was read already.
+type replayed struct {
+	wire.Stream
+	first *wire.Frame // only Recv's goroutine
+}
+
+// Recv implements wire.Stream.
+func (r *replayed) Recv(ctx context.Context) (wire.Frame, error) {
+	if f := r.first; f != nil {
+		r.first = nil
+		return *f, nil
+	}
+	return r.Stream.Recv(ctx)
+}
+
+// startOutbox sends this group's flows.
+func (n *brokerNode) startOutbox(ctx context.Context) error {
+	d, err := peer.NewDialer(n.peerOptions(n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter)))
+	if err != nil {
+		return err
+	}
+	n.onStop("peer dialler", d.Close)
+	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr,
+		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})
+	n.onStop("egress", func() error { n.egress.Close(); return nil })
+	loop := newLoopback(n.self.Group.Name, n.egress, n.inbox.Serve)
+	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Dialer: loop, City: n.self.City.Name,
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter()})
+	if err != nil {
+		return err
+	}
+	n.onStop("loopback", loop.close)
+	n.run(ctx, "outbox", n.outbox.Run)
+	n.run(ctx, "routers", n.followGossip)
+	return nil
+}
+
+// routers returns the living routers of this city.
+func (n *brokerNode) routers() []egress.RouterInfo {
+	var all []egress.RouterInfo
+	for _, m := range n.city.Members() {
+		if m.Role == zone.RoleRouter {
+			all = append(all, egress.RouterInfo{Node: m.Name, Addr: m.Peer, Draining: m.Draining})
+		}
+	}
+	return all
+}
+
+func (n *brokerNode) brokerAddr(name zone.Node) string { return memberAddr(n.city, name) }
+
+// memberAddr returns the in-city address that gossip knows of a node, or "".
+func memberAddr(p *gossip.Pool, name zone.Node) string {
+	for _, m := range p.Members() {
+		if m.Name == name {
+			return m.Peer
+		}
+	}
+	return ""
+}
+
+// followGossip moves sessions at once when a router dies or drains.
+func (n *brokerNode) followGossip(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.city.Changes():
+			n.egress.RoutersChanged()
+		}
+	}
+}
+
+// startFrontEnd serves the RocketMQ 5 clients.
+func (n *brokerNode) startFrontEnd(ctx context.Context) error {
+	s, err := rocketmq.New(rocketmq.Options{
+		Store: n.broker, Zone: n.self.Zone.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		TLS: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return n.certs.Certificate(), nil
+		}},
+	})
+	if err != nil {
+		return err
+	}
+	n.broker.SetLiveness(s.Alive)
+	ln, err := n.listen(ctx, "client", n.self.Client)
+	if err != nil {
+		return err
+	}
+	n.run(ctx, "front end", func(ctx context.Context) error { return s.Run(ctx, ln) })
+	return nil
+}
+
+// applyRetry is how long a topology that could not be logged waits.
+const applyRetry = time.Second
+
+// followTopology puts newer topologies in force, as far as the broker can.
+func (n *brokerNode) followTopology(ctx context.Context) error {
+	for {
+		t, changed := n.source.Watch()
+		var again <-chan time.Time
+		switch err := n.broker.ApplyTopology(ctx, t); {
+		case err == nil:
+			n.refused.Store(nil)
+			if err := n.city.SetMeta(func(m *gossip.Meta) { m.Epoch = t.Epoch }); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("tell the epoch: %w", err)
+			}
+		case ctx.Err() != nil:
+			return nil
+		default:
+			text := err.Error()
+			n.refused.Store(&text)
+			n.log.Error("topology is not in force here", "err", err)
+			var e *broker.Error
+			if errors.As(err, &e) && e.Retryable() {
+				again = time.After(applyRetry)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
+	}
+}
+
+var _ admin.Node = (*brokerNode)(nil)

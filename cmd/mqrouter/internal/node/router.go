@@ -1,0 +1,221 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/internal/gossip"
+	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/router"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// routerNode is a router with its two gossip pools.
+type routerNode struct {
+	*base
+	router *router.Router
+	wan    *gossip.Pool
+	moved  chan struct{} // capacity 1: either pool changed
+}
+
+// Router runs a router until ctx ends, then drains it within the grace period.
+func Router(ctx context.Context, cfg config.Node, o Options) error {
+	b, err := open(ctx, cfg, zone.RoleRouter, o)
+	if err != nil {
+		return err
+	}
+	n := &routerNode{base: b, moved: make(chan struct{}, 1)}
+	if err := n.start(ctx); err != nil {
+		return errors.Join(err, n.close())
+	}
+	return n.serve(ctx)
+}
+
+func (n *routerNode) start(ctx context.Context) error {
+	incarnation, err := newIncarnation()
+	if err != nil {
+		return err
+	}
+	if err := n.joinCity(n.source.Current); err != nil {
+		return err
+	}
+	if err := n.joinWAN(); err != nil {
+		return err
+	}
+	n.run(ctx, "gossip changes", n.followGossip)
+	n.run(ctx, "topology", n.followTopology)
+	if err := n.startRouter(ctx, incarnation); err != nil {
+		return err
+	}
+	if err := n.startPeers(ctx, incarnation); err != nil {
+		return err
+	}
+	return n.serveAdmin(ctx, n, n.source.Current)
+}
+
+// joinWAN starts the gossip of the routers of all cities.
+func (n *routerNode) joinWAN() error {
+	t := n.source.Current()
+	pool, err := gossip.Open(gossip.Config{
+		Pool: gossip.WANPool(t.Deployment), Name: n.self.Name,
+		Bind: n.cfg.Listen(n.self.WAN), Advertise: n.self.WAN,
+		Key: n.key, OldKeys: n.oldKeys, Meta: n.meta(t), Preset: gossip.WAN, Logger: n.log,
+		Seeds: func() []string {
+			var seeds []string
+			for _, c := range n.source.Current().Cities {
+				for _, r := range c.Routers {
+					seeds = append(seeds, r.WAN)
+				}
+			}
+			return seeds
+		},
+	})
+	if err != nil {
+		return err
+	}
+	n.wan = pool
+	n.onStop("wan gossip", pool.Close)
+	return nil
+}
+
+// startRouter binds the UDP socket and runs the links.
+func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarnation) error {
+	links := n.tls(n.source.Current, zone.RoleRouter)
+	d, err := peer.NewDialer(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)))
+	if err != nil {
+		return err
+	}
+	n.onStop("peer dialler", d.Close)
+	var lc net.ListenConfig
+	conn, err := lc.ListenPacket(ctx, "udp", n.cfg.Listen(n.self.QUIC))
+	if err != nil {
+		return fmt.Errorf("quic address: %w", err)
+	}
+	n.onStop("quic socket", conn.Close)
+	n.router, err = router.New(router.Options{
+		Node: n.self.Name, Incarnation: incarnation, Topology: n.source.Current, Peers: n,
+		TLS: router.LinkTLS(links), Identify: peer.IdentityOf, PacketConn: conn,
+		Open:     egress.OverPeer(d, n.source.Current().Deployment, n.self.City.Name),
+		Announce: n.announce, Logger: n.log, Meter: n.meter(),
+	})
+	if err != nil {
+		return err
+	}
+	n.run(ctx, "router", n.router.Run)
+	return nil
+}
+
+// startPeers listens for the sessions of this city's brokers. Its stop drains:
+// sessions are asked to go elsewhere, and have the grace period to do so.
+func (n *routerNode) startPeers(ctx context.Context, incarnation record.Incarnation) error {
+	l, err := peer.NewListener(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)),
+		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s) })
+	if err != nil {
+		return err
+	}
+	n.onStop("peer listener", l.Close)
+	ln, err := n.listen(ctx, "peer", n.self.Peer)
+	if err != nil {
+		return err
+	}
+	n.run(ctx, "peer listener", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { l.Close() }) //nolint:errcheck // the stack's Close returns the same error
+		defer stop()
+		return l.Serve(ln)
+	})
+	n.onStop("drain", func() error {
+		if n.cfg.Grace <= 0 {
+			return nil
+		}
+		l.Drain(n.cfg.Grace)
+		drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), n.cfg.Grace)
+		defer cancel()
+		if err := n.router.Drain(drain); err != nil {
+			n.log.Warn("sessions were left at the end of the grace period", "err", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+func (n *routerNode) peerOptions(incarnation record.Incarnation, t *peer.TLS) peer.Options {
+	return peer.Options{
+		Self: n.certs.Identity(), Incarnation: incarnation, TLS: t, Logger: n.log,
+		Topology: func() (zone.Epoch, zone.Digest) { t := n.source.Current(); return t.Epoch, t.Digest },
+	}
+}
+
+// announce tells both pools that the router drains.
+func (n *routerNode) announce(draining bool) {
+	for _, p := range []*gossip.Pool{n.city, n.wan} {
+		if err := p.SetMeta(func(m *gossip.Meta) { m.Draining = draining }); err != nil {
+			n.log.Debug("could not tell that the router drains", "err", err)
+		}
+	}
+}
+
+// followGossip merges the changes of both pools.
+func (n *routerNode) followGossip(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-n.city.Changes():
+		case <-n.wan.Changes():
+		}
+		n.wake()
+	}
+}
+
+func (n *routerNode) wake() {
+	select {
+	case n.moved <- struct{}{}:
+	default: // a change is signalled already
+	}
+}
+
+// followTopology tells gossip the epoch and the router that peers may differ.
+func (n *routerNode) followTopology(ctx context.Context) error {
+	for {
+		t, changed := n.source.Watch()
+		for _, p := range []*gossip.Pool{n.city, n.wan} {
+			if err := p.SetMeta(func(m *gossip.Meta) { m.Epoch = t.Epoch }); err != nil && ctx.Err() == nil {
+				return fmt.Errorf("tell the epoch: %w", err)
+			}
+		}
+		n.wake()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// City implements router.Peers.
+func (n *routerNode) City() []router.Member { return members(n.city) }
+
+// Routers implements router.Peers.
+func (n *routerNode) Routers() []router.Member { return members(n.wan) }
+
+// Changes implements router.Peers.
+func (n *routerNode) Changes() <-chan struct{} { return n.moved }
+
+func members(p *gossip.Pool) []router.Member {
+	var all []router.Member
+	for _, m := range p.Members() {
+		all = append(all, router.Member{Node: m.Name, Role: m.Role, City: m.City, Peer: m.Peer, QUIC: m.QUIC, Epoch: m.Epoch, Draining: m.Draining})
+	}
+	return all
+}
+
+var (
+	_ admin.Node   = (*routerNode)(nil)
+	_ router.Peers = (*routerNode)(nil)
+)

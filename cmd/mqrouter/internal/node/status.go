@@ -1,0 +1,176 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Status implements admin.Node.
+func (n *brokerNode) Status() admin.Status {
+	s := n.status(n.broker.Topology())
+	b := n.broker.Status()
+	s.Log = &admin.Log{
+		Incarnation: fmt.Sprintf("%016x", uint64(b.Incarnation)), Epoch: b.Lineage,
+		Begin: uint64(b.Log.Begin), Committed: uint64(b.Log.Committed), Snapshot: uint64(b.Log.Snapshot), Problem: b.Held,
+	}
+	if b.Held != "" {
+		s.Reasons = append(s.Reasons, b.Held)
+	}
+	for _, t := range b.Topics {
+		for q, extent := range t.Queues {
+			s.Topics = append(s.Topics, admin.Topic{Name: string(t.Topic), Queue: q, First: extent.First, Next: extent.Next})
+		}
+	}
+	for _, g := range b.Groups {
+		s.Consumers = append(s.Consumers, admin.Consumer{Group: string(g.Group), Topic: string(g.Topic),
+			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting})
+	}
+	s.Flows = n.flows(b)
+	for _, in := range b.Incoming {
+		s.Inbound = append(s.Inbound, admin.Inbound{Origin: string(in.Flow.Origin), Incarnation: fmt.Sprintf("%016x", uint64(in.Flow.Incarnation)),
+			Target: in.Flow.Target, Channel: in.Flow.Channel, Lane: in.Flow.Lane, Settled: in.Settled, Orphans: in.Orphans})
+	}
+	return s
+}
+
+// flows joins what the log knows of each leg with what its session does.
+func (n *brokerNode) flows(b broker.Status) []admin.Flow {
+	legs := map[flow.Leg]flow.LegStatus{}
+	for _, l := range n.outbox.Status() {
+		legs[l.Leg] = l
+	}
+	var all []admin.Flow
+	for _, o := range b.Outgoing {
+		f := admin.Flow{Target: o.Flow.Target, Channel: o.Flow.Channel, City: string(o.City), Group: string(o.Group),
+			Class: o.Flow.Class.String(), Lane: o.Flow.Lane, Head: o.Head, Settled: o.Cursor, Backlog: o.Head - o.Cursor,
+			BacklogBytes: o.BacklogBytes, OldestAge: o.Oldest, State: "idle"}
+		if l, ok := legs[flow.Leg{Flow: o.Flow, City: o.City, Group: o.Group}]; ok {
+			f.State, f.Held, f.Progress, f.RTT = string(l.State), l.Text, l.Progress, l.RTT
+			if l.Session != 0 {
+				f.Session = fmt.Sprintf("%016x", l.Session)
+			}
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// Topology implements admin.Node.
+func (n *brokerNode) Topology() []byte { return n.text.of(n.broker.Topology()) }
+
+// CacheGet implements admin.Node: a broker has no cache.
+func (n *brokerNode) CacheGet(context.Context, string) (admin.CacheEntry, error) {
+	return admin.CacheEntry{}, admin.ErrNotServed
+}
+
+// Find implements admin.Node.
+func (n *brokerNode) Find(ctx context.Context, id string) ([]admin.Sighting, error) {
+	found, err := n.broker.FindMessage(ctx, id)
+	var all []admin.Sighting
+	for _, f := range found {
+		all = append(all, n.sighting(f))
+	}
+	return all, err
+}
+
+func (n *brokerNode) sighting(f broker.Found) admin.Sighting {
+	s := admin.Sighting{Node: string(n.self.Name), Group: string(n.self.Group.Name), City: string(n.self.City.Name), Zone: string(n.self.Zone.Name),
+		What: what(f), Topic: string(f.Topic), Offset: -1, Position: uint64(f.Position), Stored: f.Stored}
+	if f.Queued {
+		s.Queue, s.Offset = f.Queue, int64(f.Offset)
+	}
+	if f.Flow.Target != "" {
+		s.Flow, s.Number = flowName(f.Flow), f.Number
+	}
+	var legs []string
+	for _, l := range f.Legs {
+		state := "waiting"
+		if l.Settled {
+			state = "settled"
+		}
+		legs = append(legs, fmt.Sprintf("%s in %s: %s", l.Group, l.City, state))
+	}
+	s.Settled = strings.Join(legs, ", ")
+	for _, g := range f.Groups {
+		d := admin.Delivery{Group: string(g.Group), State: "waiting", Attempts: g.Attempts}
+		switch {
+		case g.Settled:
+			d.State = "acknowledged"
+		case g.Attempts > 0:
+			d.State = "delivered"
+		}
+		s.Deliveries = append(s.Deliveries, d)
+	}
+	return s
+}
+
+// what says in a word how the message came to be in this log.
+func what(f broker.Found) string {
+	switch {
+	case f.Cause != nil:
+		return "dead letter"
+	case f.Landed && f.Outcome != record.OutcomeLanded:
+		return "refused"
+	case f.Landed:
+		return "landed"
+	}
+	return "published"
+}
+
+func flowName(id record.FlowID) string {
+	kind := "group"
+	if id.Channel {
+		kind = "channel"
+	}
+	return fmt.Sprintf("%s -> %s %s (%s, lane %d)", id.Origin, kind, id.Target, id.Class, id.Lane)
+}
+
+// Status implements admin.Node.
+func (n *routerNode) Status() admin.Status {
+	t := n.source.Current()
+	s := n.status(t)
+	r := n.router.Status()
+	up := map[zone.City]bool{}
+	for _, l := range r.Links {
+		problem := l.LastError
+		if l.State == link.StateUp {
+			up[l.City], problem = true, ""
+		}
+		s.Links = append(s.Links, admin.Link{Peer: string(l.Node), City: string(l.City), Class: l.Class.String(), State: l.State.String(),
+			Since: l.Since, RTT: l.RTT, Sessions: l.Sessions, Sent: l.Traffic.BytesOut, Received: l.Traffic.BytesIn, Reconnects: l.Reconnects, Problem: problem})
+	}
+	for _, c := range t.Cities {
+		if c.Name != n.self.City.Name && !up[c.Name] && len(c.Routers) > 0 {
+			s.Reasons = append(s.Reasons, fmt.Sprintf("no link to %s is up", c.Name))
+		}
+	}
+	if r.Draining {
+		s.Ready = false
+		s.Reasons = append(s.Reasons, "draining")
+	}
+	return s
+}
+
+// Topology implements admin.Node.
+func (n *routerNode) Topology() []byte { return n.text.of(n.source.Current()) }
+
+// Find implements admin.Node: a router has no log.
+func (n *routerNode) Find(context.Context, string) ([]admin.Sighting, error) {
+	return nil, admin.ErrNotServed
+}
+
+// CacheGet implements admin.Node: a router has no cache.
+func (n *routerNode) CacheGet(context.Context, string) (admin.CacheEntry, error) {
+	return admin.CacheEntry{}, admin.ErrNotServed
+}
+
+var _ wire.Stream = (*replayed)(nil)
