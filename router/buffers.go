@@ -36,9 +36,10 @@ type held struct {
 	pool  int
 }
 
-// reserve waits until n bytes of the budget are free. The caller owns memory of
-// its own and must release h.
+// reserve waits until n bytes of the budget are free, which replace what h held.
+// The caller owns memory of its own and must release h.
 func (b *buffers) reserve(ctx context.Context, n int, h *held) error {
+	h.release()
 	if err := b.budget.Acquire(ctx, int64(n)); err != nil {
 		return err
 	}

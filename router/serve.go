@@ -101,7 +101,13 @@ func (r *Router) bound(ctx context.Context) (context.Context, context.CancelFunc
 func (r *Router) first(ctx context.Context, origin *end) (wire.Frame, wire.Open, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.o.Limits.FirstOpen)
 	defer cancel()
-	f, err := origin.stream.Recv(ctx)
+	var f wire.Frame
+	var err error
+	if origin.into != nil {
+		f, err = origin.into.RecvInto(ctx, smallFirst)
+	} else {
+		f, err = origin.stream.Recv(ctx)
+	}
 	if err != nil {
 		return f, wire.Open{}, err
 	}
@@ -112,7 +118,19 @@ func (r *Router) first(ctx context.Context, origin *end) (wire.Frame, wire.Open,
 	return f, o, err
 }
 
-var errFirst = errors.New("a session that passes a router begins with open")
+// maxFirst bounds the first frame of a session on a link, in bytes: it is read
+// before the session has a place or a share of the buffers. An Open with the
+// longest lineage table fits.
+const maxFirst = 256 << 10
+
+func smallFirst(_ context.Context, n int) ([]byte, error) {
+	if n > maxFirst {
+		return nil, &wire.FrameError{Code: wire.CodeMalformed, Field: "payload length", Err: errFirst}
+	}
+	return make([]byte, n), nil
+}
+
+var errFirst = errors.New("a session that passes a router begins with an open of bounded size")
 
 // across opens a stream to a router of the destination's city.
 func (r *Router) across(f wire.Frame, o *wire.Open) (*end, *refusal) {

@@ -67,12 +67,16 @@ func (s *Session) Class() zone.Class { return s.conn.link.key.Class }
 // Send implements wire.Stream. The payload is not kept. A stream that takes no
 // byte for Timing.Write is reset and returns a *wire.ClosedError with
 // wire.CodeSlowPeer; a context that ends in the middle of a frame resets it,
-// too.
+// too. A payload above what the peer takes is a *wire.FrameError and harms
+// nothing.
 func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	s.sendMu.Lock()
 	defer s.sendMu.Unlock()
 	if c := s.closed.Load(); c != nil {
 		return c
+	}
+	if most := s.conn.peer.MaxFrame; uint64(len(f.Payload)) > uint64(most) {
+		return &wire.FrameError{Type: f.Type, Code: wire.CodeUnsupported, Field: "payload length", Err: ErrTooLarge}
 	}
 	buf, err := wire.AppendHeader(s.sendBuf[:0], &f)
 	if err != nil {
