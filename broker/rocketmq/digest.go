@@ -64,7 +64,7 @@ func digestOf(kind uint8, sum, body []byte) *pb.Digest {
 
 func upperHex(s []byte) bool {
 	for _, c := range s {
-		if !(c >= '0' && c <= '9' || c >= 'A' && c <= 'F') {
+		if digit := c >= '0' && c <= '9'; !digit && (c < 'A' || c > 'F') {
 			return false
 		}
 	}

@@ -7,7 +7,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net"
 	"testing"
@@ -208,7 +210,7 @@ func tryPull(ctx context.Context, c pb.MessagingServiceClient, req *pb.ReceiveMe
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			if err.Error() == "EOF" {
+			if errors.Is(err, io.EOF) {
 				err = nil
 			}
 			return out, err

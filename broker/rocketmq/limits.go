@@ -171,7 +171,8 @@ func propertyKey(k string) bool {
 	for i := range len(k) {
 		c := k[i]
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'
-		if !letter && (i == 0 || !(c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-')) {
+		later := c >= '0' && c <= '9' || c == '_' || c == '.' || c == '-'
+		if !letter && (i == 0 || !later) {
 			return false
 		}
 	}

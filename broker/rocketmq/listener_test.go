@@ -156,7 +156,7 @@ func TestStopEndsPollsAndStreamsAtOnce(t *testing.T) {
 	}
 	b.stop()
 	want(t, (<-got).status, pb.Code_MESSAGE_NOT_FOUND)
-	if _, err := st.Recv(); err != io.EOF {
+	if _, err := st.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ended with %v", err)
 	}
 	if err := b.Run(t.Context(), nil); !errors.Is(err, errRan) {
@@ -243,7 +243,7 @@ func TestMalformedRequestsHarmNobody(t *testing.T) {
 		for _, rpc := range []string{"SendMessage", "AckMessage", "QueryRoute", "NoSuchCall"} {
 			var out []byte
 			err := conn.Invoke(as(t, "c"), "/apache.rocketmq.v2.MessagingService/"+rpc, &junk, &out, grpc.ForceCodec(rawCodec{}))
-			if code := status.Code(err); code != codes.Internal && code != codes.Unimplemented && !(err == nil && rpc != "NoSuchCall") {
+			if code := status.Code(err); code != codes.Internal && code != codes.Unimplemented && (err != nil || rpc == "NoSuchCall") {
 				t.Errorf("%s with %x: %v", rpc, junk, err)
 			}
 		}

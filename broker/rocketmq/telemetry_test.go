@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -43,7 +44,7 @@ func stream(t *testing.T, c pb.MessagingServiceClient, id string, s *pb.Settings
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Send(command(s)); err != nil && err != io.EOF {
+	if err := st.Send(command(s)); err != nil && !errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	return st
@@ -154,7 +155,7 @@ func TestSettingsAreSentOnceMore(t *testing.T) {
 	if err := st.CloseSend(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Recv(); err != io.EOF {
+	if _, err := st.Recv(); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream ended with %v, want its end", err)
 	}
 }
