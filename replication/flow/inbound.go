@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -31,6 +32,7 @@ type inbound struct {
 	frames  chan wire.Frame
 	failed  chan error // capacity 1: why reading or writing ended
 	out     outgoing
+	largest atomic.Int64 // window; a frame with much more is refused before it waits
 
 	held     error     // why the sink takes nothing; nil = it does
 	heldNext time.Time // when to ask it again
@@ -190,6 +192,9 @@ func (x *inbound) receive(ctx context.Context) error {
 			x.in.met.stray()
 			continue
 		}
+		if int64(len(f.Payload)) > x.largest.Load()+64<<10 {
+			return refused(wire.CodeMalformed, "a %s frame of %d bytes is beyond the credit", f.Type, len(f.Payload))
+		}
 		select {
 		case x.frames <- f:
 		case <-ctx.Done():
@@ -233,6 +238,7 @@ func (x *inbound) landingDone(err error) {
 }
 
 func (x *inbound) publish() {
+	x.largest.Store(max(x.largest.Load(), x.rx.window))
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.status

@@ -246,8 +246,8 @@ func TestInboxAnswersDuplicatesWithTheirOutcome(t *testing.T) {
 		over := batchOf(t, 2, 4) // two of four are new
 		p.send(wire.TypeBatch, over.Append(nil))
 		time.Sleep(time.Second)
-		if log := sink.flows[o.Flow].log; len(log) != 5 {
-			t.Errorf("%d numbers settled, want 5", len(log))
+		if log := sink.flows[o.Flow].log; len(log) != 5 || len(sink.faults) > 0 {
+			t.Errorf("%d numbers settled, want 5; %v", len(log), sink.faults)
 		}
 		p.send(wire.TypeEnd, (&wire.End{}).Append(nil))
 		if err := <-p.served; err != nil {

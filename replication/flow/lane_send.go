@@ -139,7 +139,7 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 	b.RawSize, b.Data = uint32(r.raw), l.scratch
 	if l.thrift.saw(r.raw, len(l.squeezed)) {
 		b.Codec, b.Data = wire.CodecZstd, l.squeezed
-		if l.leg.Flow.Channel && l.wholeBatch(last, r.raw) {
+		if l.leg.Flow.Channel && l.s.whole(last, r.raw) {
 			l.o.cache.put(l.leg.Flow, &packed{
 				first: first, count: len(r.items), lineage: row, residency: r.residency,
 				raw: r.raw, data: append([]byte(nil), l.squeezed...),
@@ -161,12 +161,6 @@ func (l *lane) sendData(ctx context.Context, c *conn, b *wire.Batch, last uint64
 	l.s.sent(time.Now(), last, raw)
 	l.met.sent(int(b.Count), raw, size)
 	return nil
-}
-
-// wholeBatch reports whether a batch that ends here was cut by a boundary, not
-// by the head: every leg that starts where it starts gets the same.
-func (l *lane) wholeBatch(last uint64, raw int) bool {
-	return (last+1)%uint64(l.lim.BatchNumbers) == 0 || raw >= l.lim.BatchBytes*3/4
 }
 
 // packedAhead returns the next batch in the form in which another leg of the

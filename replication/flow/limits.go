@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -10,7 +11,9 @@ import (
 // stands for the default named beside it. Origin and destination may differ.
 type Limits struct {
 	// BatchNumbers is the fixed number boundary: a batch never crosses a
-	// multiple of it. At most wire.MaxCount. Default 512.
+	// multiple of it, and for records so large that fewer fit BatchBytes, of a
+	// smaller power of two. A power of two, else rounded down; at most
+	// wire.MaxCount. Default 512.
 	BatchNumbers int
 	// BatchBytes is where a batch is cut by its uncompressed data. A batch of
 	// one record may be larger. Default 512 KiB: 4 ms on a link of 1 Gbit/s.
@@ -63,7 +66,7 @@ func or[T int | int64 | time.Duration](v, def T) T {
 
 // withDefaults returns the limits with every zero field filled in.
 func (l Limits) withDefaults() Limits {
-	l.BatchNumbers = min(or(l.BatchNumbers, 512), wire.MaxCount)
+	l.BatchNumbers = 1 << (bits.Len(uint(min(or(l.BatchNumbers, 512), wire.MaxCount))) - 1)
 	l.BatchBytes = min(or(l.BatchBytes, 512<<10), maxData)
 	l.InFlight = or(l.InFlight, 256)
 	l.CacheBytes = or(l.CacheBytes, 16<<20)

@@ -108,9 +108,6 @@ func (rx *receiver) ready() *Landing {
 	if rx.submit > 0 && !slices.Contains(rx.known, l.Lineage) {
 		return nil
 	}
-	if rx.submit > 0 && !slices.Contains(rx.known, rx.flight[rx.submit-1].landing.Lineage) {
-		return nil
-	}
 	return l
 }
 

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"math/bits"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -43,6 +44,8 @@ type sender struct {
 
 	flight  []sent // sent and not settled, ascending; from flightAt on
 	from    int    // first live entry of flight
+	step    uint64 // batches end before a multiple of it; a power of two
+	size    uint64 // data bytes of a record, moving average; 0 = none sent yet
 	partial int    // batches in flight that are not full
 
 	moved   bool       // the settled prefix moved in this session
@@ -63,7 +66,7 @@ type sender struct {
 // start begins a session. oldest numbers below which nothing can be read are
 // the loop's business; the cursor is the durable one named in Open.
 func (s *sender) start(now time.Time, lim *Limits, head, cursor uint64) {
-	*s = sender{lim: lim, head: head, cursor: cursor, opened: now, progress: now, probed: now, busy: now, flight: s.flight[:0], pending: Settlement{Outcomes: s.pending.Outcomes[:0]}}
+	*s = sender{lim: lim, step: uint64(lim.BatchNumbers), head: head, cursor: cursor, opened: now, progress: now, probed: now, busy: now, flight: s.flight[:0], pending: Settlement{Outcomes: s.pending.Outcomes[:0]}}
 }
 
 // accept takes a verified Accept. rewound is how many numbers behind the
@@ -189,8 +192,7 @@ func (s *sender) room() (count, bytes int) {
 	if s.credit.Number < s.next || left == 0 || left < s.need {
 		return 0, 0
 	}
-	n := uint64(s.lim.BatchNumbers)
-	full := n - s.next%n // up to and with the last number before a multiple
+	full := s.step - s.next%s.step // up to and with the last number before a multiple
 	got := min(full, s.head-s.next+1, s.credit.Number-s.next+1)
 	if got < full && s.partial >= s.lim.InFlight {
 		return 0, 0
@@ -216,7 +218,8 @@ func (s *sender) sent(now time.Time, through uint64, bytes int) {
 	if !s.waiting() {
 		s.progress, s.probed = now, now // the backlog begins here
 	}
-	full := (through+1)%uint64(s.lim.BatchNumbers) == 0 || bytes >= s.lim.BatchBytes*3/4
+	full := s.whole(through, bytes)
+	s.measure(through-s.next+1, uint64(bytes))
 	if s.from > 256 && s.from*2 > len(s.flight) {
 		s.flight = s.flight[:copy(s.flight, s.flight[s.from:])]
 		s.from = 0
@@ -229,6 +232,26 @@ func (s *sender) sent(now time.Time, through uint64, bytes int) {
 	s.bytes += uint64(bytes)
 	s.need = 0
 	s.busy = now
+}
+
+// whole reports whether a batch that ends with through was cut by a boundary,
+// not by the head: every leg that starts where it starts gets the same.
+func (s *sender) whole(through uint64, bytes int) bool {
+	return (through+1)%s.step == 0 || bytes >= s.lim.BatchBytes*3/4
+}
+
+// measure adapts the boundary to the size of records, so that batches are cut
+// by numbers, evenly, and by bytes only when sizes vary much.
+func (s *sender) measure(count, bytes uint64) {
+	if bytes == 0 {
+		return
+	}
+	if s.size == 0 {
+		s.size = bytes / count
+	}
+	s.size = max((3*s.size+bytes/count)/4, 1)
+	fit := max(uint64(s.lim.BatchBytes)/s.size, 1)
+	s.step = min(1<<(bits.Len64(fit)-1), uint64(s.lim.BatchNumbers))
 }
 
 // grown tells the flow's head.

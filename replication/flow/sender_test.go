@@ -71,6 +71,22 @@ func TestSenderPacksMoreWhenManySmallBatchesFly(t *testing.T) {
 	}
 }
 
+func TestSenderBoundaryFollowsTheSizeOfRecords(t *testing.T) {
+	for size, want := range map[int]uint64{10: 512, 1000: 512, 1030: 256, 20 << 10: 16, 600 << 10: 1} {
+		s := opened(t, &Limits{}, 1<<20, 0, 512, wire.Credit{Number: 1 << 20, Bytes: 1 << 40})
+		for range 30 {
+			count, _ := s.room()
+			s.sent(epoch0, s.next+uint64(count)-1, count*size)
+		}
+		if s.step != want {
+			t.Errorf("records of %d bytes: boundary %d, want %d", size, s.step, want)
+		}
+		if count, _ := s.room(); uint64(count) != want || s.next%want != 0 {
+			t.Errorf("records of %d bytes: batch of %d at %d", size, count, s.next)
+		}
+	}
+}
+
 func TestSenderCreditNeverFalls(t *testing.T) {
 	s := opened(t, &Limits{}, 100, 0, 1, wire.Credit{Number: 50, Bytes: 1000})
 	s.sent(epoch0, 10, 100)
@@ -97,6 +113,7 @@ func TestSenderSettlesOnlyWhatItSent(t *testing.T) {
 			Settlement{Through: 15, Outcomes: []Outcome{Outcome(parked(12, 14))}}},
 		{"parked before the cursor", wire.Ack{Through: 15, Outcomes: []wire.Outcome{parked(9, 11)}}, wire.CodeOK,
 			Settlement{Through: 15, Outcomes: []Outcome{Outcome(parked(11, 11))}}},
+		{"parked long before the cursor", wire.Ack{Through: 15, Outcomes: []wire.Outcome{parked(3, 5)}}, wire.CodeOK, Settlement{Through: 15}},
 		{"not sent", wire.Ack{Through: 21}, wire.CodeMalformed, Settlement{}},
 		{"outcome beyond the prefix", wire.Ack{Through: 15, Outcomes: []wire.Outcome{parked(16, 16)}}, wire.CodeMalformed, Settlement{}},
 		{"moved", wire.Ack{Through: 15, Outcomes: []wire.Outcome{{First: 12, Through: 12, Outcome: record.OutcomeMoved}}}, wire.CodeUnsupported, Settlement{}},

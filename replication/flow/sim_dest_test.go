@@ -165,6 +165,9 @@ func (m *memSink) fold(l *Landing) error {
 		m.failNext = false
 		return errLanding
 	}
+	if l.Records != nil && uint64(len(l.Records)) != l.Through-l.First+1 {
+		m.faults = append(m.faults, fmt.Sprintf("%d records for %d to %d", len(l.Records), l.First, l.Through))
+	}
 	f := m.flow(l.Flow)
 	s := &f.state
 	if s.Sealed {

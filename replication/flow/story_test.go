@@ -385,3 +385,15 @@ func TestResidencyIsKeptInTheBatch(t *testing.T) {
 		w.check()
 	})
 }
+
+func TestWindowGrowsToFillALongPath(t *testing.T) {
+	story(t, Limits{}, func(w *world) {
+		leg := w.uniLeg()
+		for range 30000 {
+			w.src.publish(leg.Flow, "ok", 1000)
+		}
+		if took := w.until(5*time.Second, func() bool { return w.src.settled(leg) == 30000 }); took > 600*time.Millisecond {
+			t.Errorf("30,000 records took %v; a window that stays small needs 3.5 s", took)
+		}
+	})
+}
