@@ -188,7 +188,7 @@ func randomQuery(r *rand.Rand, m *model, topology *Topology) Query {
 }
 
 func TestResolveAgreesWithAPlainModel(t *testing.T) {
-	for round := range uint64(40) {
+	for round := range uint64(25) {
 		h := fnv.New64a()
 		fmt.Fprintf(h, "resolve %d", round)
 		r := rand.New(rand.NewPCG(*seedFlag, h.Sum64()))

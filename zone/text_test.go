@@ -142,6 +142,9 @@ func TestDiffNamesWhatChanges(t *testing.T) {
 func TestDiffIsEmptyExactlyWhenDigestsAreEqual(t *testing.T) {
 	all := []*Topology{sampleTopology(t), sampleTopology(t), referenceTopology(t)}
 	for _, c := range append(append([]faultCase{}, placeFaults...), topicFaults...) {
+		if len(all) == 20 {
+			break
+		}
 		if topology, err := Parse([]byte(strings.Replace(sampleText(t), c.old, "", 1)), "t"); err == nil {
 			all = append(all, topology)
 		}
