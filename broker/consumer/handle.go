@@ -88,7 +88,7 @@ func (s *Sealer) Seal(h Handle) string {
 	b = binary.LittleEndian.AppendUint64(b, h.Topic)
 	b = binary.LittleEndian.AppendUint16(b, h.Queue)
 	b = binary.LittleEndian.AppendUint64(b, h.Offset)
-	b = binary.LittleEndian.AppendUint64(b, h.Delivery)
+	binary.LittleEndian.PutUint64(t.b[len(b):], h.Delivery)
 	copy(t.b[handleData:], t.seal())
 	handleEncoding.Encode(t.txt[:], t.b[:])
 	return string(t.txt[:])
