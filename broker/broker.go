@@ -28,7 +28,7 @@ type Broker struct {
 	node   zone.Node
 	start  time.Time // origin of consumer.Instant
 
-	log     *commitlog.Log
+	log     groupLog
 	indexes *queue.Store
 	sealer  *consumer.Sealer
 	metrics *metrics
@@ -108,8 +108,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.fs.MkdirAll(b.dir); err != nil {
 		return openError(err)
 	}
-	var err error
-	b.log, err = commitlog.Open(ctx, commitlog.Options{
+	log, err := commitlog.Open(ctx, commitlog.Options{
 		FS: b.fs, Dir: path.Join(b.dir, "log"), Group: b.self, Rand: o.Rand,
 		SegmentBytes: o.Limits.SegmentBytes, MaxBatchBytes: o.Limits.MaxBatchBytes,
 		QueueBytes: o.Limits.QueueBytes, TailBytes: o.Limits.TailBytes,
@@ -118,6 +117,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err != nil {
 		return openError(err)
 	}
+	b.log = log
 	secret, err := b.loadSecret()
 	if err != nil {
 		return openError(err)

@@ -443,3 +443,73 @@ func TestRestoredOriginLeavesOrphans(t *testing.T) {
 		}
 	})
 }
+
+// beijing is a city to be added to the sample.
+const beijing = `  - name: beijing
+    routers:
+      - name: rt-bj-1
+        quic: 127.0.0.1:7091
+        peer: 127.0.0.1:9091
+        gossip: 127.0.0.1:6091
+        wan: 127.0.0.1:6191
+        admin: 127.0.0.1:5191
+    zones:
+      - name: cz-bj
+        kind: CZone
+        groups:
+          - name: cz-bj-a
+            nodes:
+              - name: cz-bj-a-1
+                client: 127.0.0.1:8092
+                peer: 127.0.0.1:9092
+                gossip: 127.0.0.1:6092
+                admin: 127.0.0.1:5192
+
+topics:
+`
+
+// TestNewCityGetsWhatComesAfter: a city that is declared later gets every
+// broadcast from then on, through restarts; of what came before it may get what
+// the origin still holds, and nothing twice.
+func TestNewCityGetsWhatComesAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, sample(t), testLimits(), "rz02-a-1", "cz-sh-a-1", "cz-hz-a-1", "cz-sz-a-1")
+		defer w.close()
+		from := w.sites["rz02-a"]
+		for i := range 30 {
+			from.publish(from.message("member", fmt.Sprintf("before-%d", i)))
+		}
+		w.settled()
+		e2 := epoch(2)
+		next := sample(t, e2[0], e2[1], "\ntopics:\n", "\n"+beijing)
+		for _, s := range w.sites {
+			if err := s.ApplyTopology(t.Context(), next); err != nil {
+				t.Fatal(err)
+			}
+			s.topo = next
+		}
+		mem := disk.NewMem()
+		bj := &site{station: &station{t: t, fs: mem, node: "cz-bj-a-1", topo: next, limits: from.limits}, world: w, mem: mem}
+		bj.up()
+		var ids []string
+		for i := range 30 {
+			ids = append(ids, fmt.Sprintf("after-%d", i))
+			from.publish(from.message("member", ids[i]))
+			if i == 15 {
+				from.bounce()
+			}
+		}
+		w.settled()
+		got := bj.drain("member-watch", "member")
+		for i := range 30 {
+			if id := fmt.Sprintf("before-%d", i); got[id] < 2 {
+				delete(got, id)
+			}
+		}
+		wantOnce(t, got, ids)
+		in := bj.Status().Incoming
+		if len(in) != 1 || in[0].Settled != 60 {
+			t.Fatalf("incoming %+v, want 60 settled", in)
+		}
+	})
+}
