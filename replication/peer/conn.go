@@ -14,9 +14,13 @@ import (
 
 const (
 	readBuffer = 64 << 10 // bytes; TLS records have 16 KiB
-	// writeChunk is written under one deadline of Timing.Write, in bytes: a hop
-	// that takes less than this in a second counts as stalled.
-	writeChunk = 128 << 10
+	// writeChunk is written under one deadline, in bytes: a TLS record, which is
+	// one system call in any case.
+	writeChunk = 16 << 10
+	// patienceFactor times Timing.Write is how long a connection may take no
+	// bytes before it ends. Sessions that have something to send are reset
+	// earlier; those that have not survive a shorter stall.
+	patienceFactor = 3
 	// maxControl bounds the control frames that wait to be written, in bytes: a
 	// peer that asks and does not read is cut off.
 	maxControl = 256 << 10
@@ -122,7 +126,7 @@ func (c *conn) fail(err error) {
 }
 
 // shutdown tells the peer why, writes what waits, and ends the connection. It
-// does not wait; run returns within about Timing.Write.
+// does not wait; run returns within a few times Timing.Write.
 func (c *conn) shutdown(code wire.Code, text string) {
 	e := wire.End{Code: code, Text: text}
 	c.control(0, wire.TypeEnd, e.Append(nil))
@@ -259,7 +263,7 @@ func (c *conn) arm(now time.Time) error {
 func (c *conn) flush(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
-		if err := c.nc.SetWriteDeadline(time.Now().Add(c.o.Timing.Write)); err != nil {
+		if err := c.nc.SetWriteDeadline(time.Now().Add(patienceFactor * c.o.Timing.Write)); err != nil {
 			return err
 		}
 		if _, err := c.nc.Write(b[:n]); err != nil {

@@ -70,6 +70,8 @@ type pair struct {
 	l   *Listener
 	d   *Dialer
 	wg  sync.WaitGroup
+
+	opened []*Session // only the test's goroutine
 }
 
 func newPair(t *testing.T, handle func(context.Context, *Session), change func(l, d *Options)) *pair {
@@ -103,6 +105,11 @@ func (p *pair) close(t *testing.T) {
 		}
 	}
 	p.wg.Wait()
+	for _, s := range p.opened { // as every user does in the end
+		if err := s.Close(wire.CodeOK); err != nil {
+			t.Error(err)
+		}
+	}
 	if l, d := p.l.Stats().Held, p.d.Stats().Held; l != 0 || d != 0 {
 		t.Errorf("bytes still reserved: %d and %d", l, d)
 	}
@@ -118,6 +125,7 @@ func (p *pair) open(t *testing.T, id uint64) *Session {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p.opened = append(p.opened, s)
 	return s
 }
 

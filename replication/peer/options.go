@@ -60,7 +60,7 @@ func (l Limits) withDefaults() Limits {
 // Timing holds the timeouts. A zero field takes the default.
 type Timing struct {
 	Handshake time.Duration // connect, TLS and greeting together; default 3 s
-	Write     time.Duration // how long a hop may take no bytes; default 1 s
+	Write     time.Duration // how long a hop may take no bytes before a session that has some is reset; default 1 s
 	Probe     time.Duration // how often a connection is probed; default 2 s
 	Dead      time.Duration // how long a connection may bring nothing, and one frame may take; default 10 s
 	Idle      time.Duration // how long a connection without sessions is kept by the dialling side; default 30 s
