@@ -255,6 +255,23 @@ func TestFrameRejectsEveryFlippedBit(t *testing.T) {
 	}
 }
 
+func TestTrimZeros(t *testing.T) {
+	for _, size := range []int{0, 1, 100, 4 << 10, 4<<10 + 1, 9 << 10, 64 << 10} {
+		for _, last := range []int{0, 1, 2, 4095, 4096, 4097, 8192, size} {
+			if last > size {
+				continue
+			}
+			b := make([]byte, size)
+			if last > 0 {
+				b[last-1] = 1
+			}
+			if got := trimZeros(b); got != last {
+				t.Errorf("%d bytes with the last set at %d: %d", size, last, got)
+			}
+		}
+	}
+}
+
 func FuzzOpenNeverPanics(f *testing.F) {
 	mem, _ := written(f, 4, 40, 4<<10)
 	file, err := mem.Open(testDir + "/" + segmentName(0))

@@ -9,9 +9,10 @@ import (
 
 // The errors that callers match with errors.Is.
 var (
-	// ErrFull: the disk is full. Appends are refused, reads work, and the log
+	// ErrFull: no space can be allocated, as a rule because the disk is full (the
+	// cause is wrapped with it). Appends are refused, reads work, and the log
 	// recovers by itself when there is space again.
-	ErrFull = errors.New("commitlog: disk is full")
+	ErrFull = errors.New("commitlog: no space can be allocated")
 	// ErrStopped: a write or fsync failed, so nobody can tell what is durable.
 	// The log takes no append until the store is opened again.
 	ErrStopped = errors.New("commitlog: stopped by a failed write")

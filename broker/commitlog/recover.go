@@ -98,7 +98,7 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 		if err != nil {
 			return 0, "", err
 		}
-		if last := len(bytes.TrimRight(b, "\x00")); last > 0 {
+		if last := trimZeros(b); last > 0 {
 			torn = int64(pos-end) + int64(last)
 			for off := 0; off < last && off+frameLen <= len(b); off += alignment {
 				f, ok := parseFrame(b[off:], pos+record.Position(off))
@@ -113,6 +113,17 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 		// Overlap, so that a header across two chunks is seen whole.
 		pos += record.Position(w.chunk - frameLen)
 	}
+}
+
+// trimZeros returns the length of b without the zeros at its end. Most of what
+// it sees is the unused rest of a segment, so it looks at whole blocks first.
+func trimZeros(b []byte) int {
+	var zeros [4 << 10]byte
+	n := len(b)
+	for n >= len(zeros) && bytes.Equal(b[n-len(zeros):n], zeros[:]) {
+		n -= len(zeros)
+	}
+	return len(bytes.TrimRight(b[:n], "\x00"))
 }
 
 // repairTail makes the end of the log safe to write behind: a torn write is cut

@@ -33,15 +33,17 @@ type Entry struct {
 // committed together. After a crash in the middle of its write a prefix of its
 // entries may be found; what must be atomic goes into one entry.
 type Batch struct {
-	// Entries holds Kind, Envelope and Record when it is given to Append. A
-	// record of KindOwn is stamped in place before it is written. The log only
-	// reads the slice's bytes until Done; when Done is called without an error,
-	// Position and Size are set and the bytes point into the log's own buffer.
+	// Entries holds Kind, Envelope and Record when it is given to Append. The
+	// log reads the bytes but does not change them: a record of KindOwn is
+	// stamped in the log's own copy. When Done is called without an error,
+	// Position and Size are set and the bytes point to that copy.
 	Entries []Entry
 
 	// Buffered asks for Done as soon as the entries are handed to the operating
 	// system: before they are durable, committed and delivered, so before
-	// Deliver could fill Result. Power loss may lose the last moments.
+	// Deliver could fill Result. Power loss may lose the last moments. The log
+	// goes on using such a batch after Done, until it was delivered: it must
+	// not be used again.
 	Buffered bool
 
 	// Reserved lets the batch use the space that is kept back when the disk is

@@ -350,7 +350,7 @@ func (w *writer) fault(err error) error {
 	if disk.IsFull(err) && !errors.Is(err, errUnknown) {
 		err = fmt.Errorf("%w: %w", ErrFull, err)
 		if w.log.queue.refuse(err) {
-			w.log.options.Logger.Error("commit log refuses appends: disk is full", "err", err)
+			w.log.options.Logger.Error("commit log refuses appends: no space for a write", "err", err)
 		}
 		signal(w.log.needed) // the preparer looks again each second
 		return err
