@@ -55,6 +55,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
+// WireCode tells a flow why there is no stream.
+func (e *Error) WireCode() wire.Code { return e.Code }
+
 // Egress opens streams for a broker's flows; it implements flow.Dialer.
 type Egress struct {
 	o    Options

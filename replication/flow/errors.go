@@ -75,6 +75,7 @@ func codeOf(err error) wire.Code {
 	var r *RefusedError
 	var f *wire.FrameError
 	var c *wire.ClosedError
+	var w interface{ WireCode() wire.Code } // a Dialer's own errors
 	switch {
 	case err == nil:
 		return wire.CodeOK
@@ -84,6 +85,8 @@ func codeOf(err error) wire.Code {
 		return f.Code
 	case errors.As(err, &c):
 		return c.Code
+	case errors.As(err, &w):
+		return w.WireCode()
 	case errors.Is(err, context.DeadlineExceeded):
 		return wire.CodeTimeout
 	case errors.Is(err, errNothing):

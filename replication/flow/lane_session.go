@@ -206,23 +206,22 @@ func (l *lane) look() error {
 
 // record hands what is settled to the source. A failure keeps it for later.
 func (l *lane) record(ctx context.Context, c *conn) {
-	p := &l.s.pending
-	if p.Through == 0 && len(p.Outcomes) == 0 {
-		return
-	}
-	if !c.settleAt.IsZero() && time.Now().Before(c.settleAt) {
-		return
-	}
-	if err := l.src.Settle(ctx, l.leg, *p); err != nil {
-		if ctx.Err() == nil && c.settleAt.IsZero() {
-			l.log.Warn("settlement not recorded, trying again", "err", err)
+	for {
+		p, ok := l.s.settlement()
+		if !ok || !c.settleAt.IsZero() && time.Now().Before(c.settleAt) {
+			return
 		}
-		c.settleAt = time.Now().Add(settleRetry)
-		return
+		if err := l.src.Settle(ctx, l.leg, p); err != nil {
+			if ctx.Err() == nil && c.settleAt.IsZero() {
+				l.log.Warn("settlement not recorded, trying again", "err", err)
+			}
+			c.settleAt = time.Now().Add(settleRetry)
+			return
+		}
+		c.settleAt = time.Time{}
+		l.met.settled(&p)
+		l.s.recorded(p.Through)
 	}
-	c.settleAt = time.Time{}
-	l.met.settled(p)
-	l.s.recorded()
 }
 
 // handle takes one frame of the destination.

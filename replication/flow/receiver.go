@@ -108,6 +108,7 @@ func (rx *receiver) ready() *Landing {
 	if rx.submit > 0 && !slices.Contains(rx.known, l.Lineage) {
 		return nil
 	}
+	l.OriginCursor = max(l.OriginCursor, rx.cursor) // a held landing waits, the origin's cursor does not
 	return l
 }
 

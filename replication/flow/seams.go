@@ -90,7 +90,8 @@ type Source interface {
 	// Settle records a settlement: consequences of outcomes other than landed
 	// (dead-letter copies with reason and replay data) are durable before the
 	// cursor moves. A settlement without such outcomes is coalesced and may
-	// become durable later; it is idempotent.
+	// become durable later; it is idempotent. One call parks at most a few
+	// hundred numbers; more come in several calls.
 	Settle(ctx context.Context, leg Leg, s Settlement) error
 }
 
@@ -168,7 +169,8 @@ type Sink interface {
 // Dialer opens a stream towards the destination of a leg: straight to its
 // broker in the same city, else through a healthy router of this city.
 type Dialer interface {
-	// Open returns a stream for the session. One deadline covers connect, TLS
+	// Open returns a stream for the session. An error with a method WireCode()
+	// wire.Code says why there is none. One deadline covers connect, TLS
 	// and greeting. The caller sends Open as the first frame.
 	Open(ctx context.Context, leg Leg, session uint64) (wire.Stream, error)
 }

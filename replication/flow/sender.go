@@ -2,6 +2,7 @@ package flow
 
 import (
 	"math/bits"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -157,10 +158,50 @@ func appendOutcome[O ~struct {
 	return append(list, o)
 }
 
-// recorded tells that the source has recorded what was pending.
-func (s *sender) recorded() {
-	s.cursor = max(s.cursor, s.pending.Through)
-	s.pending = Settlement{Outcomes: s.pending.Outcomes[:0]}
+// settleStep is how many numbers with consequences one Settle has at most: each
+// may become a dead-letter copy, and all of them one append of the source.
+const settleStep = 256
+
+// settlement returns the next piece of what is pending; false when nothing is.
+// The piece shares the memory of what is pending until recorded.
+func (s *sender) settlement() (Settlement, bool) {
+	p := s.pending
+	if p.Through == 0 {
+		return p, false
+	}
+	left := uint64(settleStep)
+	for i := range p.Outcomes {
+		o := &p.Outcomes[i]
+		if n := o.Through - o.First + 1; o.Outcome != record.OutcomeParked || n < left {
+			if o.Outcome == record.OutcomeParked {
+				left -= n
+			}
+			continue
+		}
+		cut := o.First + left - 1
+		step := append([]Outcome(nil), p.Outcomes[:i+1]...)
+		step[i].Through = cut
+		return Settlement{Through: cut, Outcomes: step}, true
+	}
+	return p, true
+}
+
+// recorded tells that the source has recorded what is pending up to through.
+func (s *sender) recorded(through uint64) {
+	s.cursor = max(s.cursor, through)
+	if through >= s.pending.Through {
+		s.pending = Settlement{Outcomes: s.pending.Outcomes[:0]}
+		return
+	}
+	n := 0
+	for n < len(s.pending.Outcomes) && s.pending.Outcomes[n].Through <= through {
+		n++
+	}
+	s.pending.Outcomes = slices.Delete(s.pending.Outcomes, 0, n)
+	if n = len(s.pending.Outcomes); n > 0 {
+		o := &s.pending.Outcomes[0]
+		o.First = max(o.First, through+1)
+	}
 }
 
 // land drops settled batches from those in flight.

@@ -276,6 +276,15 @@ func (m *memSource) Settle(_ context.Context, l Leg, s Settlement) error {
 		m.onMoved(l, s)
 	}
 	c := m.legs[l]
+	copies := uint64(0)
+	for _, o := range s.Outcomes {
+		if o.Outcome == record.OutcomeParked {
+			copies += o.Through - o.First + 1
+		}
+	}
+	if copies > settleStep {
+		return fmt.Errorf("%d copies in one settlement", copies)
+	}
 	for _, o := range s.Outcomes {
 		for n := o.First; n <= o.Through; n++ {
 			if n > c.settled && o.Outcome == record.OutcomeParked {

@@ -397,3 +397,23 @@ func TestWindowGrowsToFillALongPath(t *testing.T) {
 		}
 	})
 }
+
+func TestManyParkedRecordsAreSettledInSteps(t *testing.T) {
+	story(t, Limits{}, func(w *world) {
+		leg := w.uniLeg()
+		for i := range 3000 {
+			tag := "bad"
+			if i%1000 < 100 {
+				tag = "ok"
+			}
+			w.src.publish(leg.Flow, tag, 10)
+		}
+		if !w.quiet(5 * time.Second) {
+			t.Errorf("not settled")
+		}
+		if n := len(w.src.legs[leg].parked); n != 2700 {
+			t.Errorf("%d dead letters, want 2700", n)
+		}
+		w.check()
+	})
+}
