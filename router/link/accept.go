@@ -93,6 +93,8 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 		return err
 	case !slices.Contains(m.o.Classes, h.Class):
 		return refused(wire.CodeUnsupported, "class %d", h.Class)
+	case m.drains():
+		return refused(wire.CodeDraining, "about to stop")
 	case m.connections.Load() >= int64(m.o.Limits.Connections):
 		return refused(wire.CodeTooMany, "%d connections", m.connections.Load())
 	}

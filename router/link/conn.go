@@ -2,6 +2,7 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -93,7 +94,8 @@ func (c *conn) open(number uint64) (*Session, error) {
 	stream, err := c.qc.OpenStream()
 	if err != nil {
 		c.opened.Add(-1)
-		if _, ok := err.(*quic.StreamLimitReachedError); ok {
+		var limit *quic.StreamLimitReachedError
+		if errors.As(err, &limit) {
 			return nil, ErrSessions
 		}
 		return nil, streamError(err)

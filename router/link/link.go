@@ -268,10 +268,10 @@ func (l *link) publish() {
 		return
 	}
 	level := slog.LevelDebug
-	switch {
-	case after.State == StateRed:
+	switch after.State {
+	case StateRed:
 		level = slog.LevelWarn
-	case after.State == StateUp:
+	case StateUp:
 		level = slog.LevelInfo
 	}
 	l.m.o.Logger.Log(context.Background(), level, "link state changed",

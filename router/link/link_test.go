@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ func TestSessionKeepsOrderAndTellsCode(t *testing.T) {
 			for i := range frames {
 				f, err := s.Recv(ctx)
 				if err != nil || string(f.Payload) != fmt.Sprint(i) {
-					result <- fmt.Errorf("frame %d: %q, %v", i, f.Payload, err)
+					result <- fmt.Errorf("frame %d: %q, %w", i, f.Payload, err)
 					return
 				}
 			}
@@ -116,8 +117,8 @@ func TestBlackHoleOneWayGoesRedAndRedials(t *testing.T) {
 		took := w.until(4*time.Second, "red", func() bool {
 			return statusOf(a, "b").State == StateRed && statusOf(b, "a").State != StateUp
 		})
-		if took > 3100*time.Millisecond {
-			t.Errorf("noticed after %v, want at most the probes' limit of 2.5 s and one probe more", took)
+		if took > 2600*time.Millisecond {
+			t.Errorf("noticed after %v, want at most the probes' limit of 2 s and one probe more", took)
 		}
 		_, _ = s.Recv(t.Context()) // what was echoed before, perhaps
 		if _, err := s.Recv(t.Context()); err == nil {
@@ -235,6 +236,11 @@ func TestDrainingPeerTakesNoNewSessions(t *testing.T) {
 		if _, err := a.Open("b", zone.ClassUrgent, 4); !errors.Is(err, ErrNoLink) {
 			t.Errorf("Open = %v, want ErrNoLink", err)
 		}
+		c := w.start("c", "copenhagen", 14, nil, nil)
+		c.SetPeers([]Peer{b.peer})
+		w.until(time.Second, "a new peer is told", func() bool {
+			return strings.Contains(statusOf(c, "b").LastError, wire.CodeDraining.String())
+		})
 		if err := s.Send(t.Context(), frame(3, "still here")); err != nil {
 			t.Fatal(err)
 		}

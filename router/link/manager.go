@@ -228,6 +228,12 @@ func (m *Manager) Drain(deadline time.Duration) {
 	}
 }
 
+func (m *Manager) drains() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.drain
+}
+
 // Status returns every link, in no order.
 func (m *Manager) Status() []Status {
 	m.mu.Lock()

