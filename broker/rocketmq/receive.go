@@ -212,6 +212,9 @@ func (s *Server) message(resource *pb.Resource, d *broker.Delivery) *pb.Message 
 	sp.TraceContext = optional(v.TraceContext())
 	if v.Type() == record.TypeDeadLetter {
 		sp.DeadLetterQueue = &pb.DeadLetterQueue{Topic: string(v.Topic()), MessageId: sp.MessageId}
+		if c, err := broker.ParseCause(v.Cause()); err == nil { // a newer broker's cause may not be readable
+			sp.DeadLetterQueue.Topic = string(c.Topic)
+		}
 	}
 	m := &pb.Message{Topic: resource, SystemProperties: sp, Body: v.Body()}
 	v.Properties(func(k, val []byte) bool {

@@ -14,8 +14,8 @@ import (
 // allQueues as the id of an assigned queue stands for all queues of its broker.
 const allQueues = -1
 
-// subject is a topic as a client may name it: one of the topology, or the
-// dead-letter topic of a consumer group.
+// subject is a topic as a client may name it: one of the topology, the dead-letter
+// topic of a consumer group, or broker.ParkedTopic.
 type subject struct {
 	name     zone.Topic
 	info     *zone.TopicInfo // nil for a dead-letter topic
@@ -31,7 +31,8 @@ func find(t *zone.Topology, z *zone.ZoneInfo, name zone.Topic) (subject, *pb.Sta
 		return subject{}, refuse(pb.Code_INTERNAL_SERVER_ERROR, "the topology does not have this node's zone")
 	}
 	if g, ok := strings.CutPrefix(string(name), broker.DeadLetterPrefix); ok {
-		if info := t.FindConsumerGroup(zone.ConsumerGroup(g)); info == nil && !t.UnknownGroupsNewest {
+		info := t.FindConsumerGroup(zone.ConsumerGroup(g))
+		if info == nil && !t.UnknownGroupsNewest && name != broker.ParkedTopic {
 			return subject{}, refuse(pb.Code_TOPIC_NOT_FOUND, "there is no consumer group "+g+" for the topic "+string(name))
 		}
 		return subject{name: name, queues: 1, kind: pb.MessageType_NORMAL, readable: true}, nil

@@ -72,6 +72,7 @@ func TestRoutePermissions(t *testing.T) {
 		{"CZone", atCZone, "byuser", pb.Code_OK, pb.Permission_WRITE},
 		{"RZone", atZ1, "far", pb.Code_FORBIDDEN, 0}, // residency
 		{"RZone", atZ1, "%DLQ%g", pb.Code_OK, pb.Permission_READ},
+		{"RZone", atZ1, "%DLQ%", pb.Code_OK, pb.Permission_READ}, // parked records
 		{"RZone", atZ1, "%DLQ%nobody", pb.Code_TOPIC_NOT_FOUND, 0},
 		{"RZone", atZ1, "none", pb.Code_TOPIC_NOT_FOUND, 0},
 		{"RZone", atZ1, "bad topic", pb.Code_ILLEGAL_TOPIC, 0},

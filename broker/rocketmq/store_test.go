@@ -211,7 +211,9 @@ func (s *memStore) DeadLetter(_ context.Context, g zone.ConsumerGroup, t zone.To
 		if err := s.topics[t][offset].Record.Decode(&rec); err != nil {
 			return err
 		}
-		rec.Type = record.TypeDeadLetter
+		rec.Type, rec.Topic = record.TypeDeadLetter, broker.DeadLetterTopic(g)
+		// See broker.Cause: version, kind, topic; all else is zero.
+		rec.Cause = append(append([]byte{1, byte(broker.CauseConsumer), byte(len(t))}, t...), make([]byte, 41)...)
 		s.store(broker.DeadLetterTopic(g), &rec)
 		s.wake()
 	}
