@@ -3,7 +3,7 @@ package gossip
 import (
 	"bytes"
 	"context"
-	"log"
+	"log" //nolint:depguard // memberlist takes nothing else; this file turns it into slog
 	"log/slog"
 	"strings"
 	"sync"

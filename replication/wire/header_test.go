@@ -81,7 +81,7 @@ func TestReadFrameBoundsWhatItTakes(t *testing.T) {
 	if _, err := ReadFrame(bytes.NewReader(b), 6); err == nil {
 		t.Error("frame above the limit accepted")
 	}
-	if _, err := ReadFrame(bytes.NewReader(nil), MaxPayload); err != io.EOF {
+	if _, err := ReadFrame(bytes.NewReader(nil), MaxPayload); !errors.Is(err, io.EOF) {
 		t.Errorf("end between frames: %v, want io.EOF", err)
 	}
 	for n := 1; n < len(b); n++ {
