@@ -20,23 +20,34 @@ type inFlow struct {
 }
 
 // accepts reports whether numbers from first on, of the lineage, may settle
-// next. A lineage that is new to this end may begin at or below the settled
-// prefix, and an earlier one may go on right behind its own last number (its
-// origin came back as an older copy): what lies above is orphaned then.
+// next: right behind the last number of its lineage, whether that is the
+// present one or an earlier one whose origin came back. A lineage that is new to
+// this end begins where the receiver, which compared the tables, lets it begin:
+// at or below the settled prefix when the origin came back as an older copy
+// (what lies above is orphaned then), above it when the origin came back as the
+// one from which such a copy had been taken.
 func (f *inFlow) accepts(lineage record.LineageID, first uint64) bool {
-	if f.sealed || first == 0 || lineage == 0 || first > f.settled+1 {
+	if f.sealed || first == 0 || lineage == 0 {
 		return false
-	}
-	n := len(f.history)
-	if n == 0 || f.history[n-1].Lineage == lineage {
-		return first == f.settled+1
 	}
 	for _, h := range f.history {
 		if h.Lineage == lineage {
 			return first == h.Last+1
 		}
 	}
-	return true
+	return first == f.settled+1 || len(f.history) > 0
+}
+
+// waiting returns how many outcomes the origin's cursor has not passed.
+func (f *inFlow) waiting(cursor uint64) int {
+	n := len(f.outcomes)
+	for _, o := range f.outcomes {
+		if o.Through > cursor {
+			break
+		}
+		n--
+	}
+	return n
 }
 
 // applyLanding settles numbers of a flow. A landing that does not continue the

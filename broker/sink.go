@@ -89,7 +89,7 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 	s.mu.RLock()
 	full := false
 	if f := s.state.in[l.Flow]; f != nil {
-		full = len(f.outcomes) >= maxOutcomes
+		full = f.waiting(l.OriginCursor) >= maxOutcomes
 	}
 	s.mu.RUnlock()
 	if full {

@@ -63,6 +63,11 @@ func (b *Broker) Origin(id record.FlowID) (flow.OriginState, bool) {
 		st.Oldest = max(st.Oldest, i+1)
 	}
 	st.Lineage = append(st.Lineage, f.marks...)
+	// The lineage in force counts from its start on, so that a store that came
+	// back from an old copy differs from its original before it numbers anything.
+	if n := len(st.Lineage); n == 0 || st.Lineage[n-1].ID != b.state.lineage {
+		st.Lineage = append(st.Lineage, b.state.mark(f.head()+1))
+	}
 	return st, true
 }
 
