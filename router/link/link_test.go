@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -248,4 +250,76 @@ func TestDrainingPeerTakesNoNewSessions(t *testing.T) {
 			t.Errorf("Recv = %q, %v; want the session to go on", f.Payload, err)
 		}
 	})
+}
+
+func TestBothSidesDialAndOneConnectionStays(t *testing.T) {
+	for _, oneWay := range []time.Duration{time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond, 300 * time.Millisecond} {
+		t.Run(oneWay.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, oneWay)
+				defer w.close()
+				a, b := w.pair(nil, nil)
+				w.until(5*time.Second, "up", func() bool { return up(a, b)() && up(b, a)() })
+				time.Sleep(10 * time.Second)
+				sa, sb := statusOf(a, "b"), statusOf(b, "a")
+				for _, s := range []Status{sa, sb} {
+					if s.State != StateUp || s.Connections != 1 || s.Attempts != 0 || s.Reconnects != 0 {
+						t.Errorf("status = %+v, want one connection, never lost", s)
+					}
+				}
+				packets := sa.Traffic.PacketsOut + sb.Traffic.PacketsOut
+				time.Sleep(10 * time.Second)
+				after := statusOf(a, "b").Traffic.PacketsOut + statusOf(b, "a").Traffic.PacketsOut
+				if n := after - packets; n < 40 || n > 200 {
+					t.Errorf("an idle link sent %d packets in 10 s, want 20 probes and answers from each end", n)
+				}
+			})
+		})
+	}
+}
+
+func TestLossNeitherReordersNorEndsASession(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 15*time.Millisecond)
+				defer w.close()
+				a, b := w.pair(nil, nil)
+				w.until(time.Second, "up", up(a, b))
+				var mu sync.Mutex
+				r := rand.New(rand.NewPCG(seed, 3))
+				w.setDrop(func(simnet.Packet) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return r.IntN(100) < 3
+				})
+				s, err := a.Open("b", zone.ClassUrgent, 8)
+				if err != nil {
+					t.Fatal(err)
+				}
+				const frames = 300
+				go func() {
+					for i := range frames {
+						if s.Send(context.Background(), frame(8, fmt.Sprintf("%d %s", i, make([]byte, i*31%9000)))) != nil {
+							return
+						}
+					}
+				}()
+				for i := range frames {
+					f, err := s.Recv(t.Context())
+					if err != nil {
+						t.Fatalf("frame %d: %v", i, err)
+					}
+					if want := fmt.Sprintf("%d ", i); !strings.HasPrefix(string(f.Payload), want) {
+						t.Fatalf("frame %d begins with %q", i, f.Payload[:8])
+					}
+				}
+				_ = s.Close(wire.CodeOK)
+				st := statusOf(a, "b")
+				if st.Traffic.PacketsLost == 0 || st.Reconnects != 0 || st.State != StateUp {
+					t.Errorf("status = %+v, want losses seen and the link up", st)
+				}
+			})
+		})
+	}
 }

@@ -39,6 +39,9 @@ func (s State) String() string {
 	return "unknown"
 }
 
+// MarshalText implements encoding.TextMarshaler with String.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Timing holds the durations of a link. The zero value of a field takes the
 // default.
 type Timing struct {
