@@ -37,11 +37,12 @@ type Config struct {
 	Pool string
 	// Name is the node's stable name. Required, without "~".
 	Name zone.Node
-	// Bind is the ip:port to listen on, UDP and TCP. Port 0 takes a free one.
-	// Required unless Transport is given.
+	// Bind is the host:port to listen on, UDP and TCP; an empty host means all
+	// addresses. Port 0 takes a free one. Required unless Transport is given.
 	Bind string
-	// Advertise is the ip:port told to the others; empty means what is bound.
-	// Required when Bind is the unspecified address.
+	// Advertise is the host:port told to the others; empty means what is bound.
+	// Required when Bind means all addresses. Host names are resolved once, at
+	// Open: a node that moves is started again.
 	Advertise string
 	// Key is the pool's encryption key: 16, 24 or 32 bytes. Required.
 	Key []byte
@@ -88,17 +89,19 @@ func (c *Config) Validate() error {
 		}
 	}
 	if c.Transport == nil {
-		ap, err := netip.ParseAddrPort(c.Bind)
+		host, err := hostOf(c.Bind)
+		ip, ipErr := netip.ParseAddr(host)
 		switch {
 		case err != nil:
-			bad("bind address %q is not ip:port", c.Bind)
-		case ap.Addr().IsUnspecified() && c.Advertise == "":
+			bad("bind address %q is not host:port", c.Bind)
+		case (host == "" || (ipErr == nil && ip.IsUnspecified())) && c.Advertise == "":
 			bad("bind address %q needs an address to advertise", c.Bind)
 		}
 	}
 	if c.Advertise != "" {
-		if _, err := netip.ParseAddrPort(c.Advertise); err != nil {
-			bad("advertised address %q is not ip:port", c.Advertise)
+		host, err := hostOf(c.Advertise)
+		if err != nil || host == "" {
+			bad("advertised address %q is not host:port", c.Advertise)
 		}
 	}
 	if c.Preset > WAN {

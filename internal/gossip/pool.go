@@ -100,7 +100,7 @@ func (p *Pool) start(cfg *Config) error {
 	}
 	inner := cfg.Transport
 	if inner == nil {
-		bind, err := netip.ParseAddrPort(cfg.Bind)
+		bind, err := resolveOwn(cfg.Bind)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func (p *Pool) start(cfg *Config) error {
 	mc.Logger = newStdLogger(p.logger, p.stats)
 	mc.AdvertiseAddr, mc.AdvertisePort = "", 0
 	if cfg.Advertise != "" {
-		a, err := netip.ParseAddrPort(cfg.Advertise)
+		a, err := resolveOwn(cfg.Advertise)
 		if err != nil {
 			return errors.Join(err, p.fence.Shutdown())
 		}

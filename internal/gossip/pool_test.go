@@ -185,6 +185,37 @@ func TestConfigReportsEveryFault(t *testing.T) {
 	}
 }
 
+func TestHostNamesAreResolved(t *testing.T) {
+	a, err := Open(Config{Pool: "bank/wan", Name: "a", Bind: "localhost:0", Key: testKey(1), LeaveTimeout: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := a.Abort(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if !a.Addr().Addr().IsLoopback() || a.Addr().Port() == 0 {
+		t.Errorf("address %v", a.Addr())
+	}
+	b, err := Open(Config{
+		Pool: "bank/wan", Name: "b", Bind: ":0", Advertise: "localhost:7", Key: testKey(1), LeaveTimeout: time.Millisecond,
+		Seeds: func() []string { return []string{a.Addr().String(), "no-such-host.invalid:7", "not an address"} },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Abort(); err != nil {
+			t.Error(err)
+		}
+	}()
+	await(t, "join from all addresses", a, func() bool { return len(a.Members()) == 2 })
+	if b.Addr().Port() != 7 || !b.Addr().Addr().IsLoopback() {
+		t.Errorf("advertised %v", b.Addr())
+	}
+}
+
 func TestTakenPortIsAnError(t *testing.T) {
 	a := openReal(t, "bank/wan", "a", 1)
 	if _, err := Open(Config{Pool: "bank/wan", Name: "b", Bind: a.Addr().String(), Key: testKey(1)}); err == nil {
