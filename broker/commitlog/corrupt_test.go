@@ -102,6 +102,14 @@ func TestTornTailIsCutBackToTheLastValidEntry(t *testing.T) {
 		if len(want) == 7 && row.First != last.Position {
 			t.Fatalf("the new lineage begins at %d, cut at %d", row.First, last.Position)
 		}
+		file, err := mem.Open(testDir + "/" + segmentName(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := make([]byte, 60<<10)
+		if n, err := file.ReadAt(rest, int64(row.First)); trimZeros(rest[:n]) != 0 {
+			t.Fatalf("leftovers of the torn write stay behind the cut (%v)", err)
+		}
 		h.Start()
 		h.mustAppend(numbered(9, 5))
 		h.Close()

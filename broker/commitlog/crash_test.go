@@ -19,9 +19,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
-var (
-	seedFlag = flag.Uint64("seed", 0, "replay the random tests with this seed (0 = several fixed ones)")
-)
+var seedFlag = flag.Uint64("seed", 0, "replay the random tests with this seed (0 = several fixed ones)")
 
 func seeds(n uint64) []uint64 {
 	if *seedFlag != 0 {
@@ -366,7 +364,7 @@ func TestFullDiskInAWriteLeavesNothingBehind(t *testing.T) {
 		h := open(t, testOptions(f, 1))
 		h.Start()
 		h.mustAppend(numbered(1, 100))
-		synctest.Wait()
+		time.Sleep(2 * idleMark) // no later mark frame shifts what follows
 		f.Set(func(op disk.Op, _ string) error {
 			if op == disk.OpWrite {
 				return syscall.ENOSPC // half of it is written
@@ -379,7 +377,7 @@ func TestFullDiskInAWriteLeavesNothingBehind(t *testing.T) {
 		}
 		f.Set(nil)
 		time.Sleep(2 * probeEvery)
-		h.mustAppend(numbered(2, 90))
+		h.mustAppend(numbered(2, 100)) // ends where the refused entry 3 begins
 		want := []int{1, 2}
 		if got := scan(t, h.Log, 0); !slices.Equal(got, want) {
 			t.Fatalf("log holds %v", got)
@@ -477,20 +475,27 @@ func TestAnyFailingOperationLosesNothing(t *testing.T) {
 				h.Close()
 			}
 			f.Set(nil)
-			h, err = tryOpen(t, testOptions(f, 2))
-			if err != nil {
-				t.Fatalf("operation %d (%v): open again: %v", nth, cause, err)
-			}
-			got := scan(t, h.Log, 0)
-			for _, n := range got {
-				if refused[n] {
-					t.Fatalf("operation %d: %d was refused and is in the log", nth, n)
-				}
-			}
-			if len(got) < len(acked) || !slices.Equal(got[:len(acked)], acked) || !slices.IsSorted(got) {
-				t.Fatalf("operation %d: acknowledged %v, found %v", nth, acked, got)
-			}
-			h.Close()
+			left := mem.Crash(rand.New(rand.NewPCG(uint64(nth), 9))) // the power fails as well
+			checkAfterFailure(t, fmt.Sprintf("operation %d (%v), opened again", nth, cause), mem, acked, refused)
+			checkAfterFailure(t, fmt.Sprintf("operation %d (%v), power cut", nth, cause), left, acked, refused)
 		}
+	}
+}
+
+func checkAfterFailure(t *testing.T, what string, mem *disk.Mem, acked []int, refused map[int]bool) {
+	t.Helper()
+	h, err := tryOpen(t, testOptions(mem, 2))
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+	defer h.Close()
+	got := scan(t, h.Log, 0)
+	for _, n := range got {
+		if refused[n] {
+			t.Fatalf("%s: %d was refused and is in the log", what, n)
+		}
+	}
+	if len(got) < len(acked) || !slices.Equal(got[:len(acked)], acked) || !slices.IsSorted(got) {
+		t.Fatalf("%s: acknowledged %v, found %v", what, acked, got)
 	}
 }

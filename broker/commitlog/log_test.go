@@ -114,6 +114,29 @@ func TestReplayStartsAtAnyEnd(t *testing.T) {
 	}
 }
 
+func TestScanReachesWhatIsCommittedMeanwhile(t *testing.T) {
+	for _, tail := range []int64{-1, 1 << 20} {
+		o := testOptions(disk.NewMem(), 1)
+		o.TailBytes = tail
+		h := open(t, o)
+		h.Start()
+		h.mustAppend(numbered(1, 50))
+		var got []int
+		err := h.Scan(context.Background(), 0, math.MaxUint64, func(e Entry) error {
+			if n := numberOf(t, e, h.Incarnation()); n > 0 {
+				got = append(got, n)
+				if n < 40 {
+					h.mustAppend(numbered(n+1, 50))
+				}
+			}
+			return nil
+		})
+		if err != nil || !slices.Equal(got, sequence(1, 40)) {
+			t.Errorf("tail %d: scanned %v, %v", tail, got, err)
+		}
+	}
+}
+
 func TestReadAtTypedErrors(t *testing.T) {
 	h := open(t, testOptions(disk.NewMem(), 1))
 	h.Start()

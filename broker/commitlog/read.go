@@ -144,7 +144,7 @@ func (l *Log) Scan(ctx context.Context, from, to record.Position, fn func(Entry)
 			w.seg, w.buf = s, w.buf[:0]
 		}
 		w.limit = end
-		if from, err = l.scanPart(ctx, w, from, end, fn); err != nil {
+		if from, err = l.scanPart(w, from, end, fn); err != nil {
 			return err
 		}
 	}
@@ -153,7 +153,7 @@ func (l *Log) Scan(ctx context.Context, from, to record.Position, fn func(Entry)
 
 // scanPart scans inside one segment and returns where the scan stands. It stops
 // now and then, so that the caller sees the context and what else happened.
-func (l *Log) scanPart(ctx context.Context, w *window, from, end record.Position, fn func(Entry) error) (record.Position, error) {
+func (l *Log) scanPart(w *window, from, end record.Position, fn func(Entry) error) (record.Position, error) {
 	if b := l.tail.at(from); b != nil {
 		for len(b) > 0 && from < end {
 			f, ok := parseFrame(b, from)
