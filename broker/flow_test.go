@@ -306,7 +306,7 @@ func TestNewStoreOfTheOriginStartsAnew(t *testing.T) {
 func TestPrefixOutlivesTheRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
-		limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery = 64<<10, 32<<10, time.Minute
+		limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery, limits.SnapshotEvery = 64<<10, 32<<10, time.Hour, time.Hour
 		w := newWorld(t, sample(t), limits, "rz02-a-1", "rz03-a-1")
 		defer w.close()
 		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
@@ -317,14 +317,14 @@ func TestPrefixOutlivesTheRecords(t *testing.T) {
 		}
 		w.settled()
 		to.drain("transfer-credit", "transfer")
-		time.Sleep(30 * 24 * time.Hour)
+		time.Sleep(5 * 24 * time.Hour)
 		m := from.message("transfer", "x", "userId", "50")
 		m.Body = make([]byte, 200<<10)
 		for range 4 { // make both logs roll and take snapshots behind the old records
 			from.publish(m)
 			w.settled()
 			to.drain("transfer-credit", "transfer")
-			time.Sleep(10 * time.Minute)
+			time.Sleep(3 * time.Hour)
 		}
 		for _, s := range []*site{from, to} {
 			if s.log.Begin() == 0 {

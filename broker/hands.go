@@ -158,6 +158,9 @@ func (b *Broker) mayConsume(op string, key subKey) error {
 		return refuse(KindUnsupported, "a cache subscription is read by cachesync only")
 	}
 	if isDeadLetter(key.topic) {
+		if !b.hasDeadLetters(v, key.topic) {
+			return refuse(KindTopicUnknown, "nothing is or can be in that dead-letter topic")
+		}
 		return nil
 	}
 	t := v.topics[key.topic]
@@ -179,10 +182,26 @@ func (b *Broker) mayConsume(op string, key subKey) error {
 	return refuse(KindGroupUnknown, "the consumer group does not subscribe to the topic")
 }
 
+// hasDeadLetters reports whether the dead-letter topic exists or is of a
+// declared group: others are not made by asking for them.
+func (b *Broker) hasDeadLetters(v *view, name zone.Topic) bool {
+	group := zone.ConsumerGroup(name[len(DeadLetterPrefix):])
+	if name == ParkedTopic || v.topo.FindConsumerGroup(group) != nil {
+		return true
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.state.topics[name] != nil
+}
+
 // createSubscription logs the beginning of a subscription: at the newest
 // message of a topic, at the oldest one of a dead-letter topic.
 func (b *Broker) createSubscription(ctx context.Context, opName string, key subKey) error {
 	b.mu.RLock()
+	if b.state.undeclared() >= b.limits.MaxUndeclared {
+		b.mu.RUnlock()
+		return &Error{Op: opName, Kind: KindBusy, Topic: key.topic, Group: key.group, Text: "too many subscriptions that the topology does not declare"}
+	}
 	g := consumer.GroupDelta{Group: key.group, Topic: key.topic}
 	incarnations := map[zone.Topic]record.Position{key.topic: 0}
 	if t := b.state.topics[key.topic]; t != nil {

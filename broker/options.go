@@ -46,7 +46,11 @@ type Limits struct {
 	MaxInvisible time.Duration // longest invisible time; 0 = 12 h, as in RocketMQ 5
 	MaxInFlight  int           // deliveries in hands of one consumer group and topic; 0 = 100,000
 	UnknownTries int           // attempts of a group that the topology does not declare; 0 = 16
-	TrimEvery    time.Duration // how often retention is looked at; 0 = 10 s
+	// MaxUndeclared bounds the subscriptions that clients make by asking: of
+	// groups that the topology does not declare, and of dead-letter topics.
+	// 0 = 1000.
+	MaxUndeclared int
+	TrimEvery     time.Duration // how often retention is looked at; 0 = 10 s
 	// FlowHorizon is how long the origin keeps a record past its
 	// acknowledgement, so that a destination that regressed can be served
 	// again. 0 = 1 h.
@@ -101,6 +105,7 @@ func (o Options) withDefaults() Options {
 	l.MaxInvisible = orDefault(l.MaxInvisible, 12*time.Hour)
 	l.MaxInFlight = orDefault(l.MaxInFlight, 100_000)
 	l.UnknownTries = orDefault(l.UnknownTries, 16)
+	l.MaxUndeclared = orDefault(l.MaxUndeclared, 1000)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)

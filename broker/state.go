@@ -174,6 +174,17 @@ func (s *state) subscribe(key subKey, t *topic) *subscription {
 	return sub
 }
 
+// undeclared returns how many subscriptions the topology does not declare.
+func (s *state) undeclared() int {
+	n := 0
+	for _, sub := range s.subs {
+		if !sub.declared {
+			n++
+		}
+	}
+	return n
+}
+
 // dropTopic forgets a topic, its subscriptions and its indexes.
 func (s *state) dropTopic(t *topic) error {
 	for _, sub := range t.subs {
