@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -38,6 +39,7 @@ type lane struct {
 	behind    bool               // the last session ended with numbers unsettled
 	drained   bool               // the last session was asked to move before it made progress
 	dest      record.Incarnation // of the last session's destination; 0 = none yet
+	unwanted  atomic.Bool        // the source does not name the leg; set by Outbox.Run
 	sealC     chan struct{}      // capacity 1: somebody waits for a seal
 	failed    wire.Code          // of the last failure that was logged
 	failedAt  time.Time          // when that was
@@ -80,6 +82,9 @@ func (l *lane) run(ctx context.Context) {
 			}
 		}
 		wait := l.failedWith(err)
+		if l.unwanted.Load() && !l.behind {
+			return // settled meanwhile, or the topology has no such destination any more
+		}
 		if !sleep(ctx, wait) {
 			return
 		}

@@ -130,10 +130,15 @@ func (o *Outbox) wanted() []Leg {
 		legs = append(slices.Clip(legs), leg)
 	}
 	var wanted []Leg
+	named := make(map[Leg]bool, len(legs))
 	for _, leg := range legs {
-		if o.lanes[leg] == nil && !slices.Contains(wanted, leg) {
+		if o.lanes[leg] == nil && !named[leg] {
 			wanted = append(wanted, leg)
 		}
+		named[leg] = true
+	}
+	for leg, l := range o.lanes {
+		l.unwanted.Store(!named[leg])
 	}
 	return wanted
 }

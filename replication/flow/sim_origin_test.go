@@ -45,6 +45,7 @@ type memSource struct {
 	epoch   uint64
 	onMoved func(leg Leg, s Settlement) // called with mu held
 	failing bool                        // Settle fails
+	hidden  map[Leg]bool                // legs that the topology has lost
 }
 
 var _ Source = (*memSource)(nil)
@@ -175,7 +176,7 @@ func (m *memSource) Legs() []Leg {
 	for _, id := range m.sortedFlows() {
 		f := m.flows[id]
 		for _, l := range f.legs {
-			if m.legs[l].settled < f.head() {
+			if m.legs[l].settled < f.head() && !m.hidden[l] {
 				legs = append(legs, l)
 			}
 		}

@@ -417,3 +417,31 @@ func TestManyParkedRecordsAreSettledInSteps(t *testing.T) {
 		w.check()
 	})
 }
+
+func TestLegThatTheSourceDropsIsNotDialledForEver(t *testing.T) {
+	story(t, Limits{}, func(w *world) {
+		leg := w.uniLeg()
+		w.net.set(func() { w.net.down = true })
+		w.src.publish(leg.Flow, "ok", 10)
+		time.Sleep(5 * time.Second)
+		if st, ok := w.legStatus(leg); !ok || st.Backlog != 1 {
+			t.Errorf("status %+v, want a backlog of 1", st)
+		}
+		w.src.mu.Lock()
+		w.src.hidden = map[Leg]bool{leg: true}
+		signal(w.src.changed)
+		w.src.mu.Unlock()
+		time.Sleep(2 * time.Second)
+		if st, ok := w.legStatus(leg); ok {
+			t.Errorf("still there: %+v", st)
+		}
+		w.src.mu.Lock()
+		w.src.hidden = nil
+		signal(w.src.changed)
+		w.src.mu.Unlock()
+		w.net.set(func() { w.net.down = false })
+		if !w.quiet(2 * time.Second) {
+			t.Errorf("the leg does not come back")
+		}
+	})
+}
