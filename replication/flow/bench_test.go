@@ -62,7 +62,6 @@ func (s *flatSource) Settle(_ context.Context, _ Leg, x Settlement) error {
 // flatSink commits in groups, as a log does, and keeps nothing.
 type flatSink struct {
 	settled atomic.Uint64
-	last    atomic.Uint64
 	queue   chan queued
 }
 

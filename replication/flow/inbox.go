@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -87,7 +88,7 @@ func (in *Inbox) Serve(ctx context.Context, s wire.Stream) error {
 	code := codeOf(err)
 	if cause := context.Cause(ctx); err != nil && ctx.Err() != nil {
 		code = wire.CodeShutdown
-		if cause == errSuperseded {
+		if errors.Is(cause, errSuperseded) {
 			code, err = wire.CodeSuperseded, errSuperseded
 		}
 	}
