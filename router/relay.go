@@ -97,18 +97,18 @@ func (r *Router) pump(s *session, from, to *end) error {
 		case f.Hops >= HopLimit && to.raise:
 			return &wire.ClosedError{Code: wire.CodeNoRoute, Text: "hop limit", Local: true}
 		}
-		if err := to.send(f); err != nil {
-			return err
-		}
-		n := uint64(len(f.Payload))
-		h.release()
-		if to.raise {
+		// Counted first: who has received a frame finds it in the counters.
+		if n := uint64(len(f.Payload)); to.raise {
 			counts.framesOut.Add(1)
 			counts.bytesOut.Add(n)
 		} else {
 			counts.framesIn.Add(1)
 			counts.bytesIn.Add(n)
 		}
+		if err := to.send(f); err != nil {
+			return err
+		}
+		h.release()
 	}
 }
 
