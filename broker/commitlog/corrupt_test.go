@@ -154,9 +154,9 @@ func TestDamageToTheLastWriteIsReportedWhereItIsProvable(t *testing.T) {
 	}
 	t.Run("later lineage", func(t *testing.T) {
 		mem, entries := written(t, 3, 100, 64<<10)
+		h := open(t, testOptions(mem, 2))
 		left := mem.Crash(keepAll())
-		open(t, testOptions(mem, 2)).Close()
-		left = mem.Crash(keepAll())
+		h.Close()
 		flip(t, left, segmentName(0), int64(entries[2].Position)+40)
 		var corrupt *CorruptError
 		if _, err := tryOpen(t, testOptions(left, 3)); !errors.As(err, &corrupt) || corrupt.Position != entries[2].Position {

@@ -208,7 +208,7 @@ func scan(t testing.TB, l *Log, from record.Position) []int {
 		for _, hint := range []int{0, e.Size, 40} {
 			got, err := l.ReadAt(e.Position, hint)
 			if err != nil || got.Kind != e.Kind || got.Size != e.Size || !bytes.Equal(got.Record, e.Record) || !bytes.Equal(got.Envelope, e.Envelope) {
-				return fmt.Errorf("ReadAt(%d, %d) differs from the scan: %v", e.Position, hint, err)
+				return fmt.Errorf("ReadAt(%d, %d) differs from the scan: %w", e.Position, hint, err)
 			}
 		}
 		return nil

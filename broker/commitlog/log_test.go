@@ -104,7 +104,7 @@ func TestReplayStartsAtAnyEnd(t *testing.T) {
 		t.Errorf("snapshot beyond the end: %v", err)
 	}
 	boom := errors.New("boom")
-	if err := h.Replay(context.Background(), 0, func(Entry) error { return boom }); err != boom {
+	if err := h.Replay(context.Background(), 0, func(Entry) error { return boom }); !errors.Is(err, boom) {
 		t.Errorf("error of fn: %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

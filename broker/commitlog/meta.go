@@ -92,7 +92,7 @@ func (mf *metaFile) read() (*meta, error) {
 	for slot := range int64(2) {
 		b := make([]byte, metaSlot)
 		n, err := mf.file.ReadAt(b, slot*metaSlot)
-		if err != nil && err != io.EOF {
+		if err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
 		if m, sequence, ok := parseMeta(b[:n]); ok && (best == nil || sequence > mf.sequence) {

@@ -3,6 +3,7 @@ package commitlog
 import (
 	"context"
 	cryptorand "crypto/rand"
+	"errors"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -175,7 +176,7 @@ func (st *store) discardUnused(s *segment) error {
 	}
 	defer f.Close()
 	var b [headerLen + frameLen]byte
-	if _, err := f.ReadAt(b[:], 0); err != nil && err != io.EOF {
+	if _, err := f.ReadAt(b[:], 0); err != nil && !errors.Is(err, io.EOF) {
 		return &OpError{Op: "read", Segment: s.name, Err: err}
 	}
 	if [frameLen]byte(b[headerLen:]) != [frameLen]byte{} {

@@ -152,7 +152,7 @@ func (w *window) at(pos record.Position, n int) ([]byte, error) {
 	w.buf = w.buf[:want]
 	got, err := w.seg.file.ReadAt(w.buf, int64(pos-w.seg.base))
 	w.buf, w.start = w.buf[:got], pos
-	if err != nil && err != io.EOF {
+	if err != nil && !errors.Is(err, io.EOF) {
 		w.buf = w.buf[:0]
 		return nil, &OpError{Op: "read", Segment: w.seg.name, Err: err}
 	}

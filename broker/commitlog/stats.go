@@ -63,6 +63,10 @@ func newMetrics(l *Log) (*metrics, error) {
 		metric.WithDescription("bytes of committed entries, frames included"))
 	m.refused, errs[3] = meter.Int64Counter("mqrouter.log.refused",
 		metric.WithDescription("batches refused or failed, by reason"))
+	if errs[3] == nil { // the first refusal is an increase, not a new series
+		m.refused.Add(context.Background(), 0, refusedFull)
+		m.refused.Add(context.Background(), 0, refusedStopped)
+	}
 	waiting, err := meter.Int64ObservableGauge("mqrouter.log.waiting", metric.WithUnit("By"),
 		metric.WithDescription("bytes that wait for the writer of the commit log"))
 	errs[4] = err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"path"
+	"runtime"
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -29,6 +30,9 @@ type writer struct {
 	started bool            // the lineage start is written
 	failed  error           // why the log stopped
 	taken   []*Batch        // scratch
+
+	lastBatches int           // batches that the last sync served
+	lastSync    time.Duration // how long it took
 }
 
 // group is what one write carries.
@@ -50,6 +54,7 @@ func (w *writer) run() {
 			w.writeStart()
 		}
 		var more, closed bool
+		w.gather()
 		w.taken, more, closed = q.take(w.log.options.MaxBatchBytes, w.taken[:0])
 		switch {
 		case len(w.taken) > 0:
@@ -64,6 +69,33 @@ func (w *writer) run() {
 		default:
 			w.wait()
 		}
+	}
+}
+
+// gatherMost and gatherYields bound how long the writer holds a write back for
+// others to join; the count also where time stands still (in a synctest bubble).
+const (
+	gatherMost   = 200 * time.Microsecond
+	gatherYields = 1000
+)
+
+// gather gives those whom the last sync woke a moment to come back with their
+// next batch, at most a quarter of a sync. Without it publishers fall into two
+// halves, each of which waits for the other's sync. It yields instead of
+// sleeping, since a sleep may take longer than the sync itself. A lone publisher
+// is never held back.
+func (w *writer) gather() {
+	if w.lastBatches < 2 || w.failed != nil {
+		return
+	}
+	most := min(w.lastSync/4, gatherMost)
+	begin := time.Now()
+	for range gatherYields {
+		n, _ := w.log.queue.waiting()
+		if n == 0 || n >= w.lastBatches || time.Since(begin) >= most {
+			return
+		}
+		runtime.Gosched()
 	}
 }
 
@@ -94,7 +126,7 @@ func (w *writer) writeStart() {
 	}
 	g := w.newGroup()
 	if err := w.write(g, []*Batch{b}, b.size); err != nil {
-		w.fault(err)
+		_ = w.fault(err) // nobody waits for this batch
 		return
 	}
 	g.batches = g.batches[:0] // the batch is the log's own: nobody waits for it
@@ -210,8 +242,10 @@ func (w *writer) sync() {
 		return
 	}
 	w.synced = w.end
-	w.log.metrics.synced(time.Since(begin), w.pending)
+	w.lastSync, w.lastBatches = time.Since(begin), 0
+	w.log.metrics.synced(w.lastSync, w.pending)
 	for i, g := range w.pending {
+		w.lastBatches += len(g.batches)
 		w.log.tail.add(g.start, g.end, g.buf)
 		w.log.committed.Store(uint64(g.end))
 		w.log.notes <- note{group: g}
@@ -232,7 +266,7 @@ func (w *writer) mark() {
 	f.put(b[:])
 	if _, err := w.segment.file.WriteAt(b[:], int64(w.end-w.segment.base)); err != nil {
 		w.repair = true
-		w.fault(&OpError{Op: "write", Segment: w.segment.name, Err: err})
+		_ = w.fault(&OpError{Op: "write", Segment: w.segment.name, Err: err})
 		return
 	}
 	w.end += frameLen

@@ -80,7 +80,7 @@ func content(t *testing.T, f File) string {
 	}
 	b := make([]byte, size+1)
 	n, err := f.ReadAt(b, 0)
-	if err != io.EOF {
+	if !errors.Is(err, io.EOF) {
 		t.Fatalf("read past the end: %v", err)
 	}
 	return string(b[:n])
@@ -123,7 +123,7 @@ func conformContent(t *testing.T, fsys FS, dir string) {
 	if got := content(t, f); got != "Jello\x00\x00X" {
 		t.Errorf("a second opening does not share content: %q", got)
 	}
-	if n, err := f.ReadAt(make([]byte, 1), 100); n != 0 || err != io.EOF {
+	if n, err := f.ReadAt(make([]byte, 1), 100); n != 0 || !errors.Is(err, io.EOF) {
 		t.Errorf("read behind the end: %d, %v", n, err)
 	}
 }
@@ -240,10 +240,10 @@ func TestCrashKeepsWhatWasSyncedAndMayDropTheRest(t *testing.T) {
 			t.Fatalf("seed %d: a synced name is gone", seed)
 		}
 		got := content(t, g)
-		switch whole := string(bytes.Repeat([]byte{'u'}, 4*sector)); {
-		case got == "synced":
+		switch whole := string(bytes.Repeat([]byte{'u'}, 4*sector)); got {
+		case "synced":
 			seen["dropped"] = true
-		case got == whole:
+		case whole:
 			seen["kept"] = true
 		default:
 			seen["torn"] = true
