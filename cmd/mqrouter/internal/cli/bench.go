@@ -2,9 +2,11 @@ package cli
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -34,9 +36,10 @@ those of 'mqrouter bench raw' from the same disk.`,
 
 // load is one run of publishers.
 type load struct {
-	Publishers int `json:"publishers"`
-	Batch      int `json:"messages_per_request"`
-	Size       int `json:"body_bytes"`
+	Publishers int    `json:"publishers"`
+	Batch      int    `json:"messages_per_request"`
+	Size       int    `json:"body_bytes"`
+	Body       string `json:"body"` // random or json
 
 	duration time.Duration
 	rate     int // messages a second over all publishers; 0: as fast as answers come
@@ -62,6 +65,7 @@ type benchFlags struct {
 	publishers []int
 	batches    []int
 	size       int
+	body       string
 	rate       int
 	duration   time.Duration
 }
@@ -74,6 +78,7 @@ func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
 	c.Flags().IntSliceVar(&b.publishers, "publishers", []int{1, 16, 256}, "publishers that wait for each answer; one run for each number")
 	c.Flags().IntSliceVar(&b.batches, "batch", []int{1, 32}, "messages in a request; one run for each number")
 	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
+	c.Flags().StringVar(&b.body, "body", "random", "random (does not compress) or json (records of a kind)")
 	c.Flags().IntVar(&b.rate, "rate", 0, "messages a second over all publishers; 0: as fast as the answers come")
 	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of a run")
 }
@@ -85,7 +90,10 @@ func (b *benchFlags) loads() ([]load, error) {
 			if p < 1 || n < 1 || b.size < 1 || b.duration <= 0 || b.rate < 0 {
 				return nil, usageError{errors.New("publishers, batch, size and duration must be above zero")}
 			}
-			all = append(all, load{Publishers: p, Batch: n, Size: b.size, duration: b.duration, rate: b.rate})
+			if b.body != "random" && b.body != "json" {
+				return nil, usageError{fmt.Errorf("--body %q: write random or json", b.body)}
+			}
+			all = append(all, load{Publishers: p, Batch: n, Size: b.size, Body: b.body, duration: b.duration, rate: b.rate})
 		}
 	}
 	return all, nil
@@ -152,7 +160,6 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 		return loadResult{}, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 	defer producer.Close()
-	body := benchBody(l.Size)
 	r := loadResult{load: l}
 	var messages, failed atomic.Uint64
 	var firstFail atomic.Pointer[string]
@@ -164,11 +171,11 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 	for i := range parts {
 		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
 		wg.Go(func() {
-			pace := newPacer(l, begin)
+			pace, bodies := newPacer(l, begin), newBodies(l, uint64(i))
 			for run.Err() == nil && pace.wait(run) {
 				batch := make([]*rocketmqclient.Message, l.Batch)
 				for j := range batch {
-					batch[j] = &rocketmqclient.Message{Topic: topic, Body: body, Properties: props}
+					batch[j] = &rocketmqclient.Message{Topic: topic, Body: bodies.next(), Properties: props}
 				}
 				sent := time.Now()
 				results, err := producer.SendBatch(ctx, batch)
@@ -206,14 +213,35 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 	return r, nil
 }
 
-// benchBody returns a body that neither compresses to nothing nor is noise:
-// JSON-like text with changing digits.
-func benchBody(n int) []byte {
-	body := make([]byte, 0, n+64)
-	for i := 0; len(body) < n; i++ {
-		body = fmt.Appendf(body, `{"member":%d,"field":"balance","amount":%d},`, 1000+i*7919%9000, i*104729%1000003)
+// bodies makes the bodies of one publisher, each different. A body is good
+// until its message was sent.
+type bodies struct {
+	json   bool
+	size   int
+	noise  *rand.ChaCha8
+	number uint64
+}
+
+func newBodies(l load, publisher uint64) *bodies {
+	var seed [32]byte
+	binary.LittleEndian.PutUint64(seed[:], publisher)
+	return &bodies{json: l.Body == "json", size: l.Size, noise: rand.NewChaCha8(seed), number: publisher << 32}
+}
+
+func (b *bodies) next() []byte {
+	if !b.json {
+		body := make([]byte, b.size)
+		b.noise.Read(body) //nolint:errcheck // never fails
+		return body
 	}
-	return body[:n]
+	body := make([]byte, 0, b.size+128)
+	for len(body) < b.size {
+		b.number++
+		n := b.noise.Uint64()
+		body = fmt.Appendf(body, `{"transfer":"%016x","payer":%d,"payee":%d,"amount":%d.%02d,"currency":"CNY","sequence":%d},`,
+			n, 10_000_000+n%9_000_000, 10_000_000+(n>>24)%9_000_000, (n>>48)%10_000, n%100, b.number)
+	}
+	return body[:b.size]
 }
 
 // pacer spaces the requests of one publisher; the zero interval does not wait.

@@ -101,7 +101,9 @@ func (d *deployment) run(ctx context.Context) error {
 	routers.Wait()
 	close(failed)
 	for e := range failed {
-		err = errors.Join(err, e)
+		if !errors.Is(e, context.Canceled) { // else it only heard of the first failure
+			err = errors.Join(err, e)
+		}
 	}
 	if err == nil {
 		fmt.Fprintln(d.o.Out, "stopped; the data stays, the same command goes on with it")
@@ -134,7 +136,7 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 // explain adds what to do about a port that is taken.
 func explain(err error) error {
 	if strings.Contains(err.Error(), "address already in use") {
-		return fmt.Errorf("%w; is another mqrouter dev running? --dir OTHER --port-offset 1000 starts a second one beside it", err)
+		return fmt.Errorf("%w; is another mqrouter dev running? --dir OTHER --port-offset 10000 starts a second one beside it", err)
 	}
 	return err
 }
