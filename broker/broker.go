@@ -89,8 +89,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	b.view.Store(v)
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 	if err := b.openStores(ctx, o); err != nil {
-		b.abandon()
-		return nil, err
+		return nil, errors.Join(err, b.abandon())
 	}
 	b.log.Start()
 	b.loops.Go(b.progressLoop)
@@ -137,14 +136,16 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 func openError(err error) error { return &Error{Op: "open", Kind: kindOfLog(err), Err: err} }
 
 // abandon closes what a failed Open had opened.
-func (b *Broker) abandon() {
+func (b *Broker) abandon() error {
 	b.cancel()
+	var errs []error
 	if b.indexes != nil {
-		b.indexes.Close()
+		errs = append(errs, b.indexes.Close())
 	}
 	if b.log != nil {
-		b.log.Close()
+		errs = append(errs, b.log.Close())
 	}
+	return errors.Join(errs...)
 }
 
 // Run waits until ctx ends or the broker fails, closes it and returns why it

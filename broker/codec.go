@@ -18,11 +18,6 @@ func (e *encoder) u32(v uint32)  { e.b = binary.LittleEndian.AppendUint32(e.b, v
 func (e *encoder) u64(v uint64)  { e.b = binary.LittleEndian.AppendUint64(e.b, v) }
 func (e *encoder) raw(v []byte)  { e.b = append(e.b, v...) }
 
-func (e *encoder) bytes(v []byte) {
-	e.uint(uint64(len(v)))
-	e.b = append(e.b, v...)
-}
-
 func (e *encoder) str(v string) {
 	e.uint(uint64(len(v)))
 	e.b = append(e.b, v...)

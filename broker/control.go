@@ -31,7 +31,8 @@ func (e *BodyError) Error() string {
 //	TypeTopologyApplied  version u8 = 1 | term, number uvarint | digest 32 bytes |
 //	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast) |
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
-//	                     n, each channel: name str, n, each leg: city str, group str
+//	                     n, each channel: name str, n, each leg: city str, group str |
+//	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
 //	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
 //	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
 //	TypeSeal             version u8 = 1 | flow
@@ -55,6 +56,15 @@ type topologyBody struct {
 	topics   []topicBody
 	groups   []groupBody
 	channels []channelBody
+	owners   []ownerBody
+}
+
+// ownerBody says what a zone owns, as a hash: a broker that finds another one
+// under a newer topology knows that something has moved. The zone without a
+// name stands for the choice of the active GZone.
+type ownerBody struct {
+	zone  zone.Zone
+	owned uint64
 }
 
 type topicBody struct {
@@ -112,6 +122,11 @@ func (t *topologyBody) append(dst []byte) []byte {
 			e.str(string(l.group))
 		}
 	}
+	e.uint(uint64(len(t.owners)))
+	for _, o := range t.owners {
+		e.str(string(o.zone))
+		e.u64(o.owned)
+	}
 	return e.b
 }
 
@@ -150,6 +165,9 @@ func parseTopologyBody(b []byte) (*topologyBody, error) {
 			c.legs = append(c.legs, legKey{city: zone.City(d.str()), group: zone.Group(d.str())})
 		}
 		t.channels = append(t.channels, c)
+	}
+	for range d.count() {
+		t.owners = append(t.owners, ownerBody{zone: zone.Zone(d.str()), owned: d.u64()})
 	}
 	if !d.ok() {
 		return nil, &BodyError{What: "topology applied", Version: topologyVersion}

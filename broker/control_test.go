@@ -32,6 +32,7 @@ func goldenTopology() *topologyBody {
 	t.topics = []topicBody{{name: "orders", queues: 4, retention: 72 * time.Hour}, {name: "member", queues: 1, broadcast: true}}
 	t.groups = []groupBody{{name: "g", topics: []zone.Topic{"orders"}}, {name: "c", cache: true, topics: []zone.Topic{"member"}}}
 	t.channels = []channelBody{{name: "all", legs: []legKey{{"sh", "cz-sh-a"}, {"hz", "cz-hz-a"}}}}
+	t.owners = []ownerBody{{"rz01", 0x0102030405060708}, {"", 5}}
 	return t
 }
 
@@ -41,6 +42,11 @@ func goldenCause() *Cause {
 		Flow: goldenFlow(), City: "hz", Destination: "rz02-a", Number: 37, Outcome: record.OutcomeParked, Reason: record.ReasonTooLarge,
 		Original: record.Identity{Group: "rz01-a", Incarnation: 5, Epoch: 6, Position: 4096},
 	}
+}
+
+func goldenDelta() *consumer.Delta {
+	return &consumer.Delta{Groups: []consumer.GroupDelta{{Group: "g", Topic: "orders",
+		Queues: []consumer.QueueDelta{{Queue: 1, Acked: []consumer.Range{{From: 3, To: 9}}}}}}}
 }
 
 // bodies are the control record bodies: how each is written, and how it is read
@@ -62,15 +68,14 @@ var bodies = []struct {
 	{"seal", func() []byte { return appendSealBody(nil, goldenFlow()) },
 		func(b []byte) (any, error) { return parseSealBody(b) }, goldenFlow()},
 	{"progress", func() []byte {
-		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, &consumer.Delta{Groups: []consumer.GroupDelta{{
-			Group: "g", Topic: "orders", Queues: []consumer.QueueDelta{{Queue: 1, Acked: []consumer.Range{{From: 3, To: 9}}}}}}})
+		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, goldenDelta())
 	}, func(b []byte) (any, error) {
 		inc, d, err := parseProgressBody(b)
 		if err != nil {
 			return nil, err
 		}
-		return []any{inc["orders"], d.Groups[0].Group, d.Groups[0].Queues[0].Acked[0]}, nil
-	}, []any{record.Position(128), zone.ConsumerGroup("g"), consumer.Range{From: 3, To: 9}}},
+		return []any{inc, d.Append(nil)}, nil
+	}, []any{map[zone.Topic]record.Position{"orders": 128}, goldenDelta().Append(nil)}},
 }
 
 func TestControlBodiesKeepTheirBytes(t *testing.T) {

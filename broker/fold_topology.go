@@ -19,6 +19,10 @@ func (s *state) applyTopology(pos record.Position, body []byte) error {
 	}
 	s.applyGroups(t)
 	s.applyChannels(t)
+	clear(s.owners)
+	for _, o := range t.owners {
+		s.owners[o.zone] = o.owned
+	}
 	return nil
 }
 

@@ -28,7 +28,9 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 	var errs []error
 	counter := func(name, what string) metric.Int64Counter {
 		c, err := m.Int64Counter(name, metric.WithDescription(what))
-		errs = append(errs, err)
+		if errs = append(errs, err); err == nil {
+			c.Add(context.Background(), 0) // the first event is an increase, not a new series
+		}
 		return c
 	}
 	seconds := func(name, what string) metric.Float64Histogram {

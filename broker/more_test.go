@@ -1,14 +1,19 @@
 package broker
 
 import (
+	"context"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -196,4 +201,38 @@ func TestFindMessageFollowsADeadLetter(t *testing.T) {
 	if c := found[1].Cause; found[1].Topic != DeadLetterTopic("orders-billing") || c == nil || c.Group != zone.ConsumerGroup("orders-billing") || !found[1].Queued {
 		t.Errorf("copy %+v", found[1])
 	}
+}
+
+// TestUnknownCommittedRecordStopsTheBroker: the fold never guesses.
+func TestUnknownCommittedRecordStopsTheBroker(t *testing.T) {
+	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+	ran := make(chan error, 1)
+	go func() { ran <- s.Run(context.Background()) }()
+	e, err := s.control(record.TypeHalf, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fe *FoldError
+	if err := s.appendWait(t.Context(), &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}}); !errors.As(err, &fe) {
+		t.Fatalf("append: %v, want a fold error", err)
+	}
+	if err := <-ran; !errors.As(err, &fe) {
+		t.Fatalf("run: %v, want the fold error", err)
+	}
+	if _, err := Open(t.Context(), s.options()); !errors.As(err, &fe) {
+		t.Fatalf("open: %v, want the fold error again", err)
+	}
+}
+
+func FuzzSnapshot(f *testing.F) {
+	s := open(f, disk.NewMem(), "rz02-a-1", sample(f), testLimits())
+	s.publish(s.message("orders", "a"), s.message("transfer", "b", "userId", "50"))
+	f.Add(s.fold()[snapshotHead:])
+	store, lineages := s.indexes, s.state.lineages
+	f.Fuzz(func(t *testing.T, body []byte) {
+		b := append([]byte(snapshotMagic), snapshotVersion, 0, 0, 0, 0, 0)
+		b = append(b, body...)
+		binary.LittleEndian.PutUint32(b[snapshotHead-4:], crc32.Checksum(body, castagnoli))
+		_, _ = newState("rz02-a", s.state.store, store, lineages).decode("fuzz", b)
+	})
 }

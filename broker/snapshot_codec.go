@@ -22,6 +22,7 @@ import (
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
 //	n channels: name str, n legs: city str, group str |
+//	n zones: name str, owned u64 |
 //	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), want,
 //	          retention ms, n queues: index, next |
 //	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache) |
@@ -109,6 +110,11 @@ func (s *state) encodeTopics(e *encoder) {
 			e.str(string(l.city))
 			e.str(string(l.group))
 		}
+	}
+	e.uint(uint64(len(s.owners)))
+	for _, name := range sortedKeys(s.owners) {
+		e.str(string(name))
+		e.u64(s.owners[name])
 	}
 	e.uint(uint64(len(s.topics)))
 	for _, name := range sortedKeys(s.topics) {

@@ -47,6 +47,10 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 		s.channels[name] = legs
 	}
 	for range d.count() {
+		name := zone.Zone(d.str())
+		s.owners[name] = d.u64()
+	}
+	for range d.count() {
 		t := &topic{name: zone.Topic(d.str()), first: record.Position(d.u64())}
 		flags := d.byte()
 		t.declared, t.deadLetter, t.broadcast = flags&1 != 0, flags&2 != 0, flags&4 != 0

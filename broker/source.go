@@ -204,6 +204,10 @@ func (b *Broker) parkedCopies(leg flow.Leg, cursor uint64, s flow.Settlement) ([
 	var entries []commitlog.Entry
 	for _, o := range s.Outcomes {
 		b.metrics.outcome(o)
+		if o.Outcome != record.OutcomeSkipped && o.Outcome != record.OutcomeLanded {
+			b.logger.Warn("records settled without landing", "group", string(leg.Group), "city", string(leg.City),
+				"flow", leg.Flow.Target, "seq", o.First, "through", o.Through, "outcome", int(o.Outcome), "reason", int(o.Reason))
+		}
 		if o.Outcome != record.OutcomeParked && o.Outcome != record.OutcomeMoved {
 			continue
 		}

@@ -36,6 +36,7 @@ type state struct {
 	digest   zone.Digest
 
 	channels  map[string][]legKey
+	owners    map[zone.Zone]uint64 // what each zone owned; see ownerBody
 	topics    map[zone.Topic]*topic
 	subs      map[subKey]*subscription
 	progress  *consumer.Progress
@@ -105,6 +106,7 @@ func newState(self zone.Group, store record.Incarnation, indexes *queue.Store, l
 	return &state{
 		self: self, store: store, indexes: indexes, lineages: lineages,
 		channels: map[string][]legKey{},
+		owners:   map[zone.Zone]uint64{},
 		topics:   map[zone.Topic]*topic{},
 		subs:     map[subKey]*subscription{},
 		out:      map[record.FlowID]*outFlow{},

@@ -87,6 +87,28 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 	return v, nil
 }
 
+// checkOwners refuses a topology under which something has moved since the one
+// that was applied last, by whatever process on this store.
+func (b *Broker) checkOwners(v *view) error {
+	var moved []string
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, o := range owners(v.topo) {
+		if was, ok := b.state.owners[o.zone]; ok && was != o.owned {
+			if o.zone == "" {
+				moved = append(moved, "the active GZone")
+				continue
+			}
+			moved = append(moved, fmt.Sprintf("shards or slots of zone %s", o.zone))
+		}
+	}
+	if len(moved) == 0 {
+		return nil
+	}
+	return &Error{Op: "topology", Kind: KindUnsupported,
+		Text: fmt.Sprintf("epoch %s moves %s; moves are not supported by this version", v.topo.Epoch, strings.Join(moved, ", "))}
+}
+
 // ApplyTopology makes the topology the one in force: it is logged, folded, and
 // then used. One that is applied already changes nothing. An older one, another
 // one of the same epoch (KindInvalid), and one that asks for what this build
@@ -107,6 +129,9 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 	case c == 0 && t.Digest != digest:
 		return &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s was applied with other content; raise the epoch", t.Epoch)}
 	case c > 0:
+		if err := b.checkOwners(v); err != nil {
+			return err
+		}
 		e, err := b.control(record.TypeTopologyApplied, v.body().append(nil))
 		if err == nil {
 			err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})

@@ -106,3 +106,25 @@ func TestHeldUntilTheTopologyIsKnown(t *testing.T) {
 		wantOnce(t, to.drain("directed-worker", "fresh"), []string{"m"})
 	})
 }
+
+// TestMoveAcrossARestartIsRefused: the store remembers who owned what.
+func TestMoveAcrossARestartIsRefused(t *testing.T) {
+	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e2 := epoch(2)
+	good := s.topo
+	for _, edits := range [][]string{
+		{"rz02: 20-39", "rz02: 20-38", "rz03: 40-59", "rz03: 39-59"},
+		{"slots: 0-511", "slots: 0-510", "slots: 512-1023", "slots: 511-1023"},
+		{"active: true #", "active: false #", "active: false\n", "active: true\n"},
+	} {
+		s.topo = sample(t, append([]string{e2[0], e2[1]}, edits...)...)
+		if _, err := Open(t.Context(), s.options()); KindOf(err) != KindUnsupported {
+			t.Errorf("%v: %v, want unsupported", edits, err)
+		}
+	}
+	s.topo = good
+	s.start()
+}

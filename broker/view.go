@@ -1,7 +1,10 @@
 package broker
 
 import (
+	"encoding/binary"
 	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -73,5 +76,36 @@ func (v *view) body() *topologyBody {
 		}
 		body.channels = append(body.channels, cb)
 	}
+	body.owners = owners(t)
 	return body
+}
+
+// owners hashes what each zone owns.
+func owners(t *zone.Topology) []ownerBody {
+	list := make([]ownerBody, 0, len(t.Zones())+1)
+	sums := make([]*xxhash.Digest, len(t.Zones()))
+	for i := range sums {
+		sums[i] = xxhash.New()
+	}
+	var buf [4]byte
+	for s := range zone.Shard(t.ShardCount) {
+		if z := t.ShardOwner(s); z != nil {
+			binary.LittleEndian.PutUint32(buf[:], uint32(s))
+			_, _ = sums[z.Index].Write(buf[:]) // never fails
+		}
+	}
+	for i, z := range t.Zones() {
+		slots := zone.Slot(zone.Slots)
+		if len(z.Groups) == 1 {
+			slots = 1 // it owns them all
+		}
+		for s := range slots {
+			_, _ = sums[i].WriteString(string(z.SlotOwner(s).Name)) // never fails
+		}
+		list = append(list, ownerBody{z.Name, sums[i].Sum64()})
+	}
+	if z := t.ActiveGZone(); z != nil {
+		list = append(list, ownerBody{"", xxhash.Sum64String(string(z.Name))})
+	}
+	return list
 }

@@ -39,15 +39,13 @@ type reader struct {
 func (b *Broker) ServeWant(ctx context.Context, s wire.Stream, first wire.Frame) error {
 	w, err := wire.ParseWant(first.Payload)
 	if err != nil {
-		s.Close(wire.CodeMalformed)
-		return err
+		return errors.Join(err, s.Close(wire.CodeMalformed))
 	}
 	r := &reader{b: b, s: s, frame: first, credit: w.Credit, more: make(chan struct{}, 1)}
 	if code, err := r.open(&w); err != nil {
 		refuse := wire.Refuse{Code: code, Text: err.Error()}
 		serr := r.send(ctx, wire.TypeRefuse, refuse.Append(nil))
-		s.Close(code)
-		return errors.Join(err, serr)
+		return errors.Join(err, serr, s.Close(code))
 	}
 	return r.serve(ctx)
 }
@@ -135,7 +133,7 @@ func (r *reader) serve(ctx context.Context) error {
 		code = wire.CodeInternal
 	}
 	cancel()
-	r.s.Close(code)
+	_ = r.s.Close(code) // the session is over whatever it says
 	wg.Wait()
 	var closed *wire.ClosedError
 	if errors.As(recvErr, &closed) && !closed.Local && closed.Code == wire.CodeOK {
