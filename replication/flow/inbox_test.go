@@ -246,8 +246,8 @@ func TestInboxAnswersDuplicatesWithTheirOutcome(t *testing.T) {
 		over := batchOf(t, 2, 4) // two of four are new
 		p.send(wire.TypeBatch, over.Append(nil))
 		time.Sleep(time.Second)
-		if log := sink.flows[o.Flow].log; len(log) != 5 || len(sink.faults) > 0 {
-			t.Errorf("%d numbers settled, want 5; %v", len(log), sink.faults)
+		if log, faults := sink.logOf(o.Flow); len(log) != 5 || len(faults) > 0 {
+			t.Errorf("%d numbers settled, want 5; %v", len(log), faults)
 		}
 		p.send(wire.TypeEnd, (&wire.End{}).Append(nil))
 		if err := <-p.served; err != nil {
@@ -404,6 +404,7 @@ func TestInboxReportsHeldInProbes(t *testing.T) {
 		if err != nil || r.Nonce != 3 || r.SentAt != 4 || r.Held != wire.CodeTopologyBehind || r.Text == "" {
 			t.Errorf("answered %+v, %v", r, err)
 		}
+		synctest.Wait()
 		if st := in.Status()[0]; st.Held != wire.CodeTopologyBehind || st.Head != 1001 {
 			t.Errorf("status %+v", st)
 		}

@@ -66,8 +66,12 @@ type legMetrics struct {
 
 func (m *outboxMetrics) leg(leg Leg) legMetrics {
 	city := attribute.String("city", string(leg.City))
-	set := attribute.NewSet(city, attribute.Int("class", int(leg.Flow.Class)))
-	return legMetrics{m: m, opt: metric.WithAttributeSet(set), city: city}
+	set := attribute.NewSet(city, attribute.String("class", leg.Flow.Class.String()))
+	l := legMetrics{m: m, opt: metric.WithAttributeSet(set), city: city}
+	for _, c := range []metric.Int64Counter{m.divergedN, m.rewoundN, m.orphansN, m.gapN, m.parkedN} {
+		c.Add(context.Background(), 0, l.opt) // the first fault is an increase, not a new series
+	}
+	return l
 }
 
 func (l *legMetrics) sent(count, raw, size int) {
@@ -118,6 +122,9 @@ func newInboxMetrics(m metric.Meter) (*inboxMetrics, error) {
 		divergedN:   c.new("mqrouter.flow.received.diverged", "{session}", "Sessions refused since origin and destination disagree. Must stay 0."),
 		supersededN: c.new("mqrouter.flow.superseded", "{session}", "Sessions ended by a newer one of their flow."),
 		strayN:      c.new("mqrouter.flow.received.stray", "{frame}", "Frames of other sessions that were ignored."),
+	}
+	if c.err == nil {
+		i.divergedN.Add(context.Background(), 0) // the first fault is an increase, not a new series
 	}
 	return i, c.err
 }

@@ -8,6 +8,8 @@ import (
 
 // check compares what destinations have with what the origin has.
 func (w *world) check() {
+	w.src.mu.Lock()
+	defer w.src.mu.Unlock()
 	for _, id := range w.all {
 		f := w.src.flows[id]
 		for _, leg := range f.legs {
@@ -21,10 +23,7 @@ func (w *world) check() {
 // that came back from an old copy has lost its dead letters with it.
 func (w *world) checkLeg(f *memFlow, leg Leg) {
 	sink := w.sinks[leg.Group]
-	log := []landed{}
-	if sf := sink.flows[leg.Flow]; sf != nil {
-		log = sf.log
-	}
+	log, _ := sink.logOf(leg.Flow)
 	name := fmt.Sprintf("%s to %s", FlowName(leg.Flow), leg.Group)
 	type key struct {
 		lineage record.LineageID

@@ -256,6 +256,16 @@ func (m *memSink) snapshot() (restore func()) {
 	}
 }
 
+// logOf returns what has settled of a flow, and the faults so far.
+func (m *memSink) logOf(id record.FlowID) (log []landed, faults []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.flows[id]; f != nil {
+		log = slices.Clone(f.log)
+	}
+	return log, slices.Clone(m.faults)
+}
+
 func (m *memSink) set(fn func(m *memSink)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

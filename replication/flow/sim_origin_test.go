@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -302,6 +303,13 @@ func (m *memSource) Settle(_ context.Context, l Leg, s Settlement) error {
 		c.at = m.flows[l.Flow].fingerprint(c.settled)
 	}
 	return nil
+}
+
+// parked returns the dead letters made, by number.
+func (m *memSource) parked(l Leg) map[uint64]int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return maps.Clone(m.legs[l].parked)
 }
 
 func (m *memSource) settled(l Leg) uint64 {
