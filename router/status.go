@@ -108,8 +108,10 @@ func (r *Router) measure(m metric.Meter) error {
 	sessions := gauge("mqrouter.router.sessions", "{session}", "Sessions that are being relayed.")
 	opened := counter("mqrouter.router.sessions.opened", "{session}", "Sessions relayed since the start.")
 	refused := counter("mqrouter.router.sessions.refused", "{session}", "Sessions refused since the start.")
-	up := gauge("mqrouter.link.up", "1", "1 when the link takes sessions.")
-	rtt := gauge("mqrouter.link.rtt", "us", "Smoothed round trip of probes.")
+	up := gauge("mqrouter.link.up", "{link}", "1 when the link takes sessions.")
+	rtt, err := m.Float64ObservableGauge("mqrouter.link.rtt", metric.WithUnit("s"), metric.WithDescription("Smoothed round trip of probes; 0 = not measured."))
+	first = cmp.Or(first, err)
+	turnedAway := counter("mqrouter.link.refused", "{connection}", "Incoming connections refused before or in their greeting.")
 	reconnects := counter("mqrouter.link.reconnects", "{connection}", "Connections that replaced a lost one.")
 	wireBytes := counter("mqrouter.link.wire", "By", "Bytes on the wire, headers of UDP and IP included.")
 	lost := counter("mqrouter.link.packets.lost", "{packet}", "Packets that loss detection declared lost.")
@@ -118,15 +120,16 @@ func (r *Router) measure(m metric.Meter) error {
 		return first
 	}
 	in, out := attribute.String("direction", "in"), attribute.String("direction", "out")
-	_, err := m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		s := r.Status()
 		o.ObserveInt64(sessions, int64(s.Sessions))
 		o.ObserveInt64(opened, int64(s.Opened))
 		o.ObserveInt64(refused, int64(s.Refused))
+		o.ObserveInt64(turnedAway, int64(r.links.Refusals()))
 		for _, l := range s.Links {
 			attrs := []attribute.KeyValue{
 				attribute.String("city", string(l.City)), attribute.String("peer", string(l.Node)),
-				attribute.Int("class", int(l.Class)),
+				attribute.String("class", l.Class.String()),
 			}
 			all := metric.WithAttributes(attrs...)
 			is := int64(0)
@@ -134,7 +137,7 @@ func (r *Router) measure(m metric.Meter) error {
 				is = 1
 			}
 			o.ObserveInt64(up, is, all)
-			o.ObserveInt64(rtt, l.RTT.Microseconds(), all)
+			o.ObserveFloat64(rtt, l.RTT.Seconds(), all)
 			o.ObserveInt64(reconnects, int64(l.Reconnects), all)
 			o.ObserveInt64(lost, int64(l.Traffic.PacketsLost), all)
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesIn), all, metric.WithAttributes(in))
@@ -146,6 +149,6 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveInt64(payload, int64(c.BytesOut), metric.WithAttributes(city, out))
 		}
 		return nil
-	}, sessions, opened, refused, up, rtt, reconnects, wireBytes, lost, payload)
+	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload)
 	return err
 }

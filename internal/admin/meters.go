@@ -8,9 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.opentelemetry.io/otel/attribute"
 	otelprom "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
 	sdk "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
 )
 
 // Meters is one node's OpenTelemetry meter provider with a Prometheus page.
@@ -20,15 +22,16 @@ type Meters struct {
 	registry *prometheus.Registry
 }
 
-// NewMeters returns a provider. It registers Go runtime collectors as well.
-func NewMeters() (*Meters, error) {
+// NewMeters returns a provider whose page says in target_info what it is about.
+// It registers Go runtime collectors as well.
+func NewMeters(about ...attribute.KeyValue) (*Meters, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector())
 	exp, err := otelprom.New(otelprom.WithRegisterer(reg), otelprom.WithoutScopeInfo())
 	if err != nil {
 		return nil, fmt.Errorf("admin: metrics: %w", err)
 	}
-	return &Meters{provider: sdk.NewMeterProvider(sdk.WithReader(exp)), registry: reg}, nil
+	return &Meters{provider: sdk.NewMeterProvider(sdk.WithReader(exp), sdk.WithResource(resource.NewSchemaless(about...))), registry: reg}, nil
 }
 
 // Meter returns a meter for a package, named as the package's import path.

@@ -51,7 +51,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	fs.String("name", "", "name of this node in the topology")
 	fs.String("topology", "", "topology file")
 	fs.String("pki", "", "folder with ca.pem and this node's NAME.pem and NAME-key.pem")
-	fs.String("gossip-key-file", "", "file with the gossip key (base64, 32 bytes); empty: gossip is not encrypted")
+	fs.String("gossip-key-file", "", "file with the gossip keys, base64, the one in use first; empty: gossip.key in the folder of --pki")
 	fs.String("bind", "", "listen on this host instead of the advertised ones, for example 0.0.0.0")
 	fs.String("admin", "", "admin address; default: the one in the topology")
 	fs.Bool("admin-tls", false, "mutual TLS on the admin address; needed for one that is not loopback")

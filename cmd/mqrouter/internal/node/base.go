@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -12,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
@@ -52,6 +52,7 @@ type base struct {
 	key     []byte
 	oldKeys [][]byte
 	city    *gossip.Pool
+	watched watched
 
 	serving atomic.Bool
 	refused atomic.Pointer[string] // why the newest topology is not in force here
@@ -88,13 +89,10 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 	if b.key, b.oldKeys, err = gossip.LoadKeys(keyFile); err != nil {
 		return nil, err
 	}
-	if b.meters, err = admin.NewMeters(); err != nil {
+	if b.meters, err = admin.NewMeters(b.about()...); err != nil {
 		return nil, err
 	}
 	b.onStop("metrics", func() error { return b.meters.Close(context.WithoutCancel(ctx)) })
-	if err := b.observeCertificate(); err != nil {
-		return nil, errors.Join(err, b.close())
-	}
 	b.run(ctx, "certificates", b.certs.Run)
 	b.run(ctx, "topology file", b.source.Run)
 	return b, nil
@@ -102,15 +100,17 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 
 func (b *base) meter() metric.Meter { return b.meters.Meter(meterName) }
 
-// observeCertificate exports the days that the certificate has left.
-func (b *base) observeCertificate() error {
-	_, err := b.meter().Float64ObservableGauge("mqrouter.certificate.expiry",
-		metric.WithUnit("d"), metric.WithDescription("days until the certificate in use ends"),
-		metric.WithFloat64Callback(func(_ context.Context, o metric.Float64Observer) error {
-			o.Observe(b.certs.DaysLeft())
-			return nil
-		}))
-	return err
+// about is what the node's metrics are about.
+func (b *base) about() []attribute.KeyValue {
+	about := []attribute.KeyValue{
+		attribute.String("service.name", "mqrouter"), attribute.String("service.version", b.version),
+		attribute.String("service.instance.id", string(b.self.Name)),
+		attribute.String("mqrouter.role", b.self.Role.String()), attribute.String("mqrouter.city", string(b.self.City.Name)),
+	}
+	if b.self.Zone != nil {
+		about = append(about, attribute.String("mqrouter.zone", string(b.self.Zone.Name)))
+	}
+	return about
 }
 
 // tls returns the mutual TLS of this node, for peers of the roles.
@@ -142,6 +142,7 @@ func (b *base) joinCity(topology func() *zone.Topology) error {
 		return err
 	}
 	b.city = pool
+	b.watched.pools = append(b.watched.pools, watchedPool{"city", pool})
 	b.onStop("gossip", pool.Close)
 	return nil
 }
@@ -176,8 +177,12 @@ func citySeeds(t *zone.Topology, name zone.City) []string {
 	return seeds
 }
 
-// serveAdmin starts the admin server, if the node has an address for it.
+// serveAdmin exports the node's metrics and starts the admin server, if the
+// node has an address for it.
 func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zone.Topology) error {
+	if err := b.observe(n, topology); err != nil {
+		return err
+	}
 	addr := b.cfg.Admin
 	if addr == "" {
 		addr = b.self.Admin

@@ -90,6 +90,7 @@ func (n *brokerNode) startInbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.watched.peers = append(n.watched.peers, watchedPeers{"in", l.Stats})
 	n.onStop("peer listener", l.Close)
 	ln, err := n.listen(ctx, "peer", n.self.Peer)
 	if err != nil {
@@ -144,6 +145,7 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.watched.peers = append(n.watched.peers, watchedPeers{"out", d.Stats})
 	n.onStop("peer dialler", d.Close)
 	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr,
 		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})

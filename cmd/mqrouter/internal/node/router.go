@@ -80,6 +80,7 @@ func (n *routerNode) joinWAN() error {
 		return err
 	}
 	n.wan = pool
+	n.watched.pools = append(n.watched.pools, watchedPool{"wan", pool})
 	n.onStop("wan gossip", pool.Close)
 	return nil
 }
@@ -91,6 +92,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	if err != nil {
 		return err
 	}
+	n.watched.peers = append(n.watched.peers, watchedPeers{"out", d.Stats})
 	n.onStop("peer dialler", d.Close)
 	var lc net.ListenConfig
 	conn, err := lc.ListenPacket(ctx, "udp", n.cfg.Listen(n.self.QUIC))
@@ -119,6 +121,7 @@ func (n *routerNode) startPeers(ctx context.Context, incarnation record.Incarnat
 	if err != nil {
 		return err
 	}
+	n.watched.peers = append(n.watched.peers, watchedPeers{"in", l.Stats})
 	n.onStop("peer listener", l.Close)
 	ln, err := n.listen(ctx, "peer", n.self.Peer)
 	if err != nil {
