@@ -105,9 +105,18 @@ func (p *process) output() string {
 // start runs a program until the test ends; a failed test prints its output.
 func start(t *testing.T, name string, env []string, program string, args ...string) *process {
 	t.Helper()
+	return startIn(t, "", name, env, program, args...)
+}
+
+// startIn is start in a folder. The program leads a process group of its own,
+// which is ended as a whole: `go run` has a child.
+func startIn(t *testing.T, dir, name string, env []string, program string, args ...string) *process {
+	t.Helper()
 	p := &process{name: name, hit: map[string]chan struct{}{}, done: make(chan struct{})}
 	p.cmd = exec.Command(program, args...)
+	p.cmd.Dir = dir
 	p.cmd.Env = append(os.Environ(), env...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.WaitDelay = 5 * time.Second
 	if err := p.cmd.Start(); err != nil {
@@ -152,7 +161,7 @@ func (p *process) await(t *testing.T, text string, within time.Duration) {
 
 // kill sends SIGKILL and waits.
 func (p *process) kill() {
-	p.cmd.Process.Kill()
+	syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
 	<-p.done
 }
 
