@@ -5,13 +5,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
 )
-
-// HopLimit is how many city crossings and re-landings a record may see.
-const HopLimit = 4
 
 // refusal is why a session is not passed on.
 type refusal struct {
@@ -46,20 +44,21 @@ func judge(top *zone.Topology, city zone.City, f wire.Frame, o *wire.Open, outbo
 		}
 		return refuse(code, format, args...)
 	}
+	verdict := policy.Crossing{Hops: f.Hops, Residency: o.Residency, Into: o.City}.Judge()
 	switch {
 	case f.Class != zone.ClassUrgent && f.Class != zone.ClassBulk:
 		return refuse(wire.CodeUnsupported, "class %d has no links", f.Class)
 	case f.Session == 0:
 		return refuse(wire.CodeMalformed, "session 0 is the connection itself")
-	case f.Hops >= HopLimit:
-		return refuse(wire.CodeNoRoute, "the hop limit of %d is reached", HopLimit)
+	case verdict == policy.OverHopLimit:
+		return refuse(wire.CodeNoRoute, "the hop limit of %d is reached", policy.HopLimit)
 	case outbound && o.City == city:
 		return refuse(wire.CodeNoRoute, "%s is this router's own city: its brokers are reached directly", city)
 	case !outbound && o.City != city:
 		return refuse(wire.CodeNoRoute, "this router is in %s and passes nothing on to a third city", city)
 	case top.FindCity(o.City) == nil:
 		return unknown(wire.CodeNoRoute, "the topology %s has no city %q", top.Epoch, o.City)
-	case len(o.Residency) > 0 && !slices.Contains(o.Residency, o.City):
+	case verdict == policy.NotResident:
 		return refuse(wire.CodeResidency, "the records may not enter %s", o.City)
 	}
 	g := top.FindGroup(o.Group)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
@@ -94,7 +95,7 @@ func (r *Router) pump(s *session, from, to *end) error {
 		case f.Session != s.number:
 			h.release() // another session's: not for anybody here
 			continue
-		case f.Hops >= HopLimit && to.raise:
+		case f.Hops >= policy.HopLimit && to.raise:
 			return &wire.ClosedError{Code: wire.CodeNoRoute, Text: "hop limit", Local: true}
 		}
 		// Counted first: who has received a frame finds it in the counters.
