@@ -64,7 +64,10 @@ func (w *world) checkLeg(f *memFlow, leg Leg) {
 		case free && bad != (e.outcome == record.OutcomeParked):
 			w.fault("%s: number %d has outcome %d, bad %v", name, n, e.outcome, bad)
 		}
-		if c := w.src.legs[leg].parked[n]; c > 1 || (c == 0 && !w.originRestored && ok && e.outcome == record.OutcomeParked) {
+		// A number once declared lost may still be parked later, by an old session
+		// that comes back to a wiped store; its origin has told of the gap.
+		excused := w.originRestored || n < f.trimmed
+		if c := w.src.legs[leg].parked[n]; c > 1 || (c == 0 && !excused && ok && e.outcome == record.OutcomeParked) {
 			w.fault("%s: number %d has %d dead letters", name, n, c)
 		}
 	}
