@@ -276,6 +276,36 @@ func TestOneBadRecordStopsNothing(t *testing.T) {
 	})
 }
 
+// TestManyParkedRecordsAreAllCopied: a destination that accepts nothing of a
+// topic stops nobody, and every record is kept once, through a power cut.
+func TestManyParkedRecordsAreAllCopied(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, sample(t), testLimits(), "rz02-a-1", "rz03-a-1")
+		defer w.close()
+		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
+		to.down()
+		to.topo = sample(t, "    class: bulk\n    route: {shard: {property: userId}}", "    class: bulk\n    max_body: 1KiB\n    route: {shard: {property: userId}}")
+		fresh := disk.NewMem()
+		to.mem, to.fs = fresh, fresh
+		var ids []string
+		var msgs []Message
+		for i := range 3000 {
+			m := from.message("transfer", fmt.Sprint(i), "userId", "50")
+			m.Body = make([]byte, 1025)
+			ids, msgs = append(ids, m.ID), append(msgs, m)
+			if len(msgs) == 100 {
+				from.publish(msgs...)
+				msgs = nil
+			}
+		}
+		to.up()
+		time.Sleep(20 * time.Millisecond)
+		from.crash()
+		w.settled()
+		wantOnce(t, from.drain("orders-billing", ParkedTopic), ids)
+	})
+}
+
 // TestNewStoreOfTheOriginStartsAnew is pain S3.
 func TestNewStoreOfTheOriginStartsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

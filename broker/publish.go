@@ -14,6 +14,10 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
+// headroom is what a published record leaves for the cause that a dead-letter
+// copy of it carries in addition (bytes).
+const headroom = 8 << 10
+
 // wallNow is the time that records carry. Nothing is decided by it.
 func wallNow() time.Time { return time.Now() }
 
@@ -100,6 +104,10 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 		if err := checkFar(t.info, m, &d); err != nil {
 			return commitlog.Entry{}, 0, err
 		}
+	}
+	if size := record.EncodedLen(rec); size-len(m.Body) > record.MaxHeader-headroom || size > record.MaxRecord-headroom {
+		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: KindTooLarge, Topic: t.info.Name,
+			Text: fmt.Sprintf("properties, keys and ids of %d bytes; at most %d are allowed", size-len(m.Body), record.MaxHeader-headroom)}
 	}
 	e, err := b.own(rec)
 	if err != nil {

@@ -171,64 +171,84 @@ func (b *Broker) Settle(ctx context.Context, leg flow.Leg, s flow.Settlement) er
 	if s.Through <= cursor {
 		return nil
 	}
-	entries, err := b.parkedCopies(leg, cursor, s)
-	if err != nil {
-		return err
-	}
-	if len(entries) == 0 {
-		b.mu.Lock()
-		b.settles[leg] = max(b.settles[leg], s.Through)
-		b.mu.Unlock()
-		poke(b.kick)
-		return nil
-	}
-	// The settle record follows its copies in one batch: a crash between them
-	// leaves copies whose repetition the fold ignores.
-	e, err := b.control(record.TypeSettle, appendSettleBody(nil, []settleItem{{leg, s.Through}}))
-	if err != nil {
-		return err
-	}
-	o := &op{batch: commitlog.Batch{Entries: append(entries, e), Reserved: true}}
-	if err := b.appendWait(ctx, o); err != nil {
+	c := copier{b: b, leg: leg}
+	if err := c.all(ctx, cursor, s); err != nil {
 		return &Error{Op: "settle", Kind: kindOfLog(err), Err: err}
 	}
+	if len(c.entries) > 0 {
+		if err := c.flush(ctx, s.Through); err != nil {
+			return &Error{Op: "settle", Kind: kindOfLog(err), Err: err}
+		}
+		return nil
+	}
+	b.mu.Lock()
+	b.settles[leg] = max(b.settles[leg], s.Through)
+	b.mu.Unlock()
+	poke(b.kick)
 	return nil
 }
 
-// maxCopies bounds the dead-letter copies of one settlement; a destination that
-// parks more settles in several steps.
-const maxCopies = 4096
+// What one append of dead-letter copies holds at most; a settlement with more
+// takes several.
+const (
+	maxCopies    = 1024
+	maxCopyBytes = 4 << 20
+)
 
-// parkedCopies encodes the dead-letter copies that a settlement asks for.
-func (b *Broker) parkedCopies(leg flow.Leg, cursor uint64, s flow.Settlement) ([]commitlog.Entry, error) {
-	var entries []commitlog.Entry
+// copier appends the dead-letter copies that a settlement asks for.
+type copier struct {
+	b       *Broker
+	leg     flow.Leg
+	entries []commitlog.Entry // not appended yet
+	bytes   int
+}
+
+// all copies everything parked or moved above the cursor; what is left in
+// entries at the end is for the caller to flush.
+func (c *copier) all(ctx context.Context, cursor uint64, s flow.Settlement) error {
 	for _, o := range s.Outcomes {
-		b.metrics.outcome(o)
+		c.b.metrics.outcome(o)
 		if o.Outcome != record.OutcomeSkipped && o.Outcome != record.OutcomeLanded {
-			b.logger.Warn("records settled without landing", "group", string(leg.Group), "city", string(leg.City),
-				"flow", leg.Flow.Target, "seq", o.First, "through", o.Through, "outcome", int(o.Outcome), "reason", int(o.Reason))
+			c.b.logger.Warn("records settled without landing", "group", string(c.leg.Group), "city", string(c.leg.City),
+				"flow", c.leg.Flow.Target, "seq", o.First, "through", o.Through, "outcome", int(o.Outcome), "reason", int(o.Reason))
 		}
 		if o.Outcome != record.OutcomeParked && o.Outcome != record.OutcomeMoved {
 			continue
 		}
 		for n := max(o.First, cursor+1); n <= min(o.Through, s.Through); n++ {
-			if len(entries) == maxCopies {
-				return nil, &Error{Op: "settle", Kind: KindTooLarge, Text: "too many parked records in one settlement"}
-			}
-			e, ok, err := b.parkedCopy(leg, n, o)
+			e, ok, err := c.b.parkedCopy(c.leg, n, o)
 			if err != nil {
-				return nil, err
+				return err
 			}
-			if ok {
-				entries = append(entries, e)
+			if !ok {
+				continue
+			}
+			c.entries = append(c.entries, e)
+			if c.bytes += len(e.Record); len(c.entries) < maxCopies && c.bytes < maxCopyBytes {
+				continue
+			}
+			if err := c.flush(ctx, n); err != nil {
+				return err
 			}
 		}
 	}
-	return entries, nil
+	return nil
 }
 
-// parkedCopy is false when the record is no longer readable: nothing can be
-// kept of it then but the count.
+// flush appends the copies and, behind them, the cursor: a crash between leaves
+// copies whose repetition the fold ignores.
+func (c *copier) flush(ctx context.Context, through uint64) error {
+	e, err := c.b.control(record.TypeSettle, appendSettleBody(nil, []settleItem{{c.leg, through}}))
+	if err != nil {
+		return err
+	}
+	o := &op{batch: commitlog.Batch{Entries: append(c.entries, e), Reserved: true}}
+	c.entries, c.bytes = nil, 0
+	return c.b.appendWait(ctx, o)
+}
+
+// parkedCopy is false when the record is no longer readable, trimmed or damaged:
+// nothing can be kept of it then but the count.
 func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commitlog.Entry, bool, error) {
 	list, err := b.flowEntries(leg.Flow, number, 1)
 	if errors.Is(err, flow.ErrTrimmed) || (err == nil && len(list) == 0) {
@@ -238,6 +258,11 @@ func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commit
 		return commitlog.Entry{}, false, err
 	}
 	v, err := b.readRecord(list[0])
+	var corrupt *commitlog.CorruptError
+	if errors.As(err, &corrupt) {
+		b.logger.Error("parked record cannot be copied", "flow", leg.Flow.Target, "seq", number, "err", err)
+		return commitlog.Entry{}, false, nil
+	}
 	if errors.Is(err, commitlog.ErrTrimmed) {
 		return commitlog.Entry{}, false, nil
 	}
