@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -93,6 +94,11 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	d, err := v.topo.Resolve(query(v, t.info, m))
 	if err != nil {
 		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
+	}
+	if d.Reach == zone.ReachZone && m.MessageGroup == "" {
+		// Every group of the zone serves its consumers: passing a message without
+		// an order on to the owner of its slot would only store it twice.
+		d.Group = v.group
 	}
 	r.Destination = d
 	rec := b.recordOf(v, t, m, &d, stored)
@@ -261,9 +267,7 @@ func properties(m map[string]string) []record.Property {
 // checkBudget refuses a record for a flow of which some destination holds back
 // as much as the topic allows.
 func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
-	if t.Budget <= 0 {
-		return nil
-	}
+	budget := policy.Budget{Limit: t.Budget}
 	id := record.FlowID{Origin: b.self, Incarnation: b.log.Incarnation(), Target: r.Target, Channel: r.Channel, Class: r.Class, Lane: r.Lane}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -272,7 +276,7 @@ func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
 		return nil
 	}
 	for _, l := range f.legs {
-		if l.backlog >= t.Budget {
+		if !budget.Admits(l.backlog) {
 			return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
 				Text: fmt.Sprintf("%s %s has %d bytes of backlog; the topic allows %d", r.Target, l.key.city, l.backlog, t.Budget)}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -15,8 +16,6 @@ import (
 )
 
 const (
-	// maxHops is how often a record may cross cities or land again.
-	maxHops = 4
 	// landWait bounds how long Land waits for room in the log's queue.
 	landWait = time.Second
 )
@@ -173,7 +172,7 @@ func (v *view) judge(l *flow.Landing, rec []byte) (record.Reason, error) {
 	switch {
 	case r.Type() != record.TypeMessage:
 		return record.ReasonUnsupported, nil
-	case l.Hops > maxHops:
+	case l.Hops > policy.HopLimit:
 		return record.ReasonHops, nil
 	case t == nil || !t.lands:
 		return record.ReasonUnknownTopic, nil

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -86,7 +87,7 @@ func TestEachLandedRecordIsJudged(t *testing.T) {
 		t.Fatalf("state %+v; reasons %v, want %v", st, got, want)
 	}
 	far := landing(t, 9, incoming("far"))
-	far.Hops = maxHops + 1
+	far.Hops = policy.HopLimit + 1
 	far.OriginCursor = 8 // outcomes that the origin has acted on are forgotten
 	if err := land(t, s, far); err != nil {
 		t.Fatal(err)

@@ -1,5 +1,96 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"fmt"
+	"time"
 
-func newBroadcast(e *env) *cobra.Command { return &cobra.Command{Use: "broadcast"} }
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/broadcast"
+)
+
+// changed is what the broadcast commands print.
+type changed struct {
+	MessageID string `json:"message_id"`
+	Op        string `json:"op"`
+	Key       string `json:"key"`
+	Version   uint64 `json:"version"`
+	Reached   string `json:"reached"` // the server's words
+}
+
+type broadcastFlags struct {
+	at      endpointFlags
+	topic   string
+	key     string
+	version uint64
+	value   string
+	ttl     time.Duration
+}
+
+func newBroadcast(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "broadcast",
+		Short: "Change a key in the caches of every city",
+		Long: `Publish a change on a topic with a broadcast route. It lands in every city,
+whose cachesync applies it. Of all changes of a key the one with the greatest
+version wins, in whatever order they arrive.`,
+	}
+	c.AddCommand(
+		broadcastCommand(e, broadcast.OpSet, "Set a key", "the cache key",
+			`  mqrouter broadcast set --zone rz01 --key member:1001 --version 7 --value gold`),
+		broadcastCommand(e, broadcast.OpDelete, "Delete a key", "the cache key",
+			`  mqrouter broadcast delete --zone rz05 --key member:1001 --version 8`),
+		broadcastCommand(e, broadcast.OpFlushPrefix, "Delete every key with a prefix and at most a version", "the prefix",
+			`  mqrouter broadcast flush-prefix --zone rz03 --key member: --version 100`),
+	)
+	return c
+}
+
+func broadcastCommand(e *env, op broadcast.Op, short, key, example string) *cobra.Command {
+	var p broadcastFlags
+	c := &cobra.Command{
+		Use: op.String(), Short: short, Example: example, Args: exactArgs(0, ""),
+		RunE: func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e, op) },
+	}
+	p.at.declare(c)
+	e.fleetFlags(c)
+	c.Flags().StringVar(&p.topic, "topic", "member", "topic with a broadcast route")
+	c.Flags().StringVar(&p.key, "key", "", key+" (required)")
+	c.Flags().Uint64Var(&p.version, "version", 0, "version of the change, 1 or more (required)")
+	if op == broadcast.OpSet {
+		c.Flags().StringVar(&p.value, "value", "", "the value")
+		c.Flags().DurationVar(&p.ttl, "ttl", 0, "how long the value lives; 0: until it is changed")
+	}
+	return c
+}
+
+func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error {
+	change := broadcast.Change{Op: op, Key: p.key, Version: p.version, Value: []byte(p.value), TTL: p.ttl}
+	switch {
+	case p.key == "":
+		return usageError{fmt.Errorf("--key is missing")}
+	case p.version == 0:
+		return usageError{fmt.Errorf("--version is missing: 1 or more")}
+	}
+	if err := change.Validate(); err != nil {
+		return usageError{err}
+	}
+	endpoint, err := p.at.resolve(ctx, e)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.fleet.timeout)
+	defer cancel()
+	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic})
+	if err != nil {
+		return fmt.Errorf("connect to %s: %w", endpoint, err)
+	}
+	defer pub.Close()
+	r, err := pub.Publish(ctx, change)
+	if err != nil {
+		return err
+	}
+	out := changed{MessageID: r.MessageID, Op: op.String(), Key: p.key, Version: p.version, Reached: r.Reached}
+	return e.line(out, fmt.Sprintf("%s  %s", out.MessageID, out.Reached))
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -84,7 +85,7 @@ func newTopic(e *env) *cobra.Command {
 
 func describeTopic(t *zone.TopicInfo) topicRow {
 	r := topicRow{Name: string(t.Name), Kind: t.Kind.String(), Route: t.Route.String(), Class: t.Class.String(),
-		Queues: t.Queues, Retention: t.Retention.String()}
+		Queues: t.Queues, Retention: hours(t.Retention)}
 	for _, c := range t.Residency {
 		r.Residency = append(r.Residency, string(c.Name))
 	}
@@ -123,4 +124,10 @@ func orAll(list []string, empty string) string {
 		return empty
 	}
 	return strings.Join(list, " ")
+}
+
+// hours prints a retention without its empty minutes and seconds.
+func hours(d time.Duration) string {
+	s := strings.TrimSuffix(d.String(), "0s")
+	return strings.TrimSuffix(s, "0m")
 }

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
@@ -20,6 +21,10 @@ import (
 // grace is how long a node of a development deployment may take to drain: all
 // stop together, so there is nobody to drain to.
 const grace = 2 * time.Second
+
+// limits keep a dozen brokers on one machine small: each preallocates two
+// segments and keeps the newest entries in memory.
+var limits = broker.Limits{SegmentBytes: 16 << 20, TailBytes: 8 << 20}
 
 // Options say what to start.
 type Options struct {
@@ -144,7 +149,7 @@ func explain(err error) error {
 // node runs one node until ctx ends.
 func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
 	cfg := config.Node{Name: string(n.Name), Topology: d.f.topology(), PKI: d.f.pki(), DataDir: d.f.data(n.Name), Plaintext: true, Grace: grace}
-	o := node.Options{Version: d.o.Version, Logger: d.log, Ready: func() {
+	o := node.Options{Version: d.o.Version, Logger: d.log, Limits: limits, Ready: func() {
 		select {
 		case d.ready <- n.Name:
 		case <-ctx.Done():

@@ -117,6 +117,3 @@ func (c *cluster) kill9(name string) {
 	c.up(name)
 	c.ready(name)
 }
-
-// env lets commands find the cluster.
-func (c *cluster) env() []string { return []string{"MQROUTER_ADMIN=" + c.nodes["rt-a1"].admin} }

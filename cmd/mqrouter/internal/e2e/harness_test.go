@@ -278,14 +278,4 @@ func free(port int) bool {
 	return true
 }
 
-// startRedis runs a private Redis without persistence and returns its address.
-func startRedis(t *testing.T, port int) string {
-	t.Helper()
-	need(t, "redis-server")
-	p := start(t, fmt.Sprintf("redis-%d", port), nil, "redis-server",
-		"--port", fmt.Sprint(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
-	p.await(t, "Ready to accept connections", 20*time.Second)
-	return fmt.Sprintf("127.0.0.1:%d", port)
-}
-
 var _ io.Writer = (*process)(nil)

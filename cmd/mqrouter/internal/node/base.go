@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -29,10 +30,11 @@ const meterName = "github.com/mqrouter/mqrouter"
 
 // Options are what a node gets from its process besides its configuration.
 type Options struct {
-	Version string       // shown in the status
-	Logger  *slog.Logger // required
-	FS      disk.FS      // nil: the operating system's
-	Ready   func()       // called once, when the node serves; nil: nobody asks
+	Version string        // shown in the status
+	Logger  *slog.Logger  // required
+	FS      disk.FS       // nil: the operating system's
+	Ready   func()        // called once, when the node serves; nil: nobody asks
+	Limits  broker.Limits // of a broker; zero values are its defaults
 }
 
 // base is what every node has.

@@ -37,19 +37,19 @@ func Broker(ctx context.Context, cfg config.Node, o Options) error {
 		return err
 	}
 	n := &brokerNode{base: b}
-	if err := n.start(ctx, o.FS); err != nil {
+	if err := n.start(ctx, o); err != nil {
 		return errors.Join(err, n.close())
 	}
 	return n.serve(ctx)
 }
 
 // start builds the node from the ground up; the stack stops it in reverse.
-func (n *brokerNode) start(ctx context.Context, fs disk.FS) error {
-	if fs == nil {
-		fs = disk.OS{}
+func (n *brokerNode) start(ctx context.Context, o Options) error {
+	if o.FS == nil {
+		o.FS = disk.OS{}
 	}
 	var err error
-	n.broker, err = broker.Open(ctx, broker.Options{FS: fs, Dir: n.cfg.DataDir, Node: n.self,
+	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
 		Topology: n.source.Current(), Logger: n.log, Meter: n.meter()})
 	if err != nil {
 		return err

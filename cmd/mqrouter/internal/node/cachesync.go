@@ -2,15 +2,267 @@ package node
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
 
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqrouter/mqrouter/broadcast"
+	"github.com/mqrouter/mqrouter/broadcast/cache"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
-// CacheSync placeholder while the room is being built.
+// cacheNode keeps a cache of its city fresh. It is no member of the city's
+// gossip: the topology says who has the landings.
+type cacheNode struct {
+	*base
+	applier broadcast.Applier
+	kind    string
+	dialer  *peer.Dialer
+
+	mu    sync.Mutex
+	syncs []*broadcast.Sync // guarded by mu; of the topology in force
+}
+
+// CacheSync runs a cache reader until ctx ends.
 func CacheSync(ctx context.Context, cfg config.Node, o Options) error {
-	if o.Ready != nil {
-		o.Ready()
+	b, err := open(ctx, cfg, zone.RoleCacheSync, o)
+	if err != nil {
+		return err
 	}
-	<-ctx.Done()
+	n := &cacheNode{base: b}
+	if err := n.start(ctx); err != nil {
+		return errors.Join(err, n.close())
+	}
+	return n.serve(ctx)
+}
+
+func (n *cacheNode) start(ctx context.Context) error {
+	if _, err := n.plan(n.source.Current()); err != nil {
+		return err
+	}
+	if err := n.openCache(); err != nil {
+		return err
+	}
+	incarnation, err := newIncarnation()
+	if err != nil {
+		return err
+	}
+	n.dialer, err = peer.NewDialer(peer.Options{
+		Self: n.certs.Identity(), Incarnation: incarnation, TLS: n.inCity(n.source.Current, zone.RoleBroker), Logger: n.log,
+		Topology: func() (zone.Epoch, zone.Digest) { t := n.source.Current(); return t.Epoch, t.Digest },
+	})
+	if err != nil {
+		return err
+	}
+	n.onStop("peer dialler", n.dialer.Close)
+	n.run(ctx, "cache sync", n.follow)
+	return n.serveAdmin(ctx, n, n.source.Current)
+}
+
+// openCache opens the Redis of the configuration, or a cache in this process.
+func (n *cacheNode) openCache() error {
+	if n.cfg.Redis == "" {
+		n.applier, n.kind = cache.NewMemory(cache.MemoryOptions{}), "memory"
+		return nil
+	}
+	var addrs []string
+	for a := range strings.SplitSeq(n.cfg.Redis, ",") {
+		addrs = append(addrs, strings.TrimSpace(a))
+	}
+	r, err := cache.NewRedis(cache.RedisOptions{Addrs: addrs, Password: n.cfg.RedisPassword, Prefix: n.cfg.RedisPrefix})
+	if err != nil {
+		return err
+	}
+	n.applier, n.kind = r, "redis"
+	n.onStop("redis", r.Close)
 	return nil
 }
+
+// feed is a topic and where its landings are read.
+type feed struct {
+	topic     zone.Topic
+	exclusive bool
+	group     zone.Group
+	target    peer.Target
+}
+
+// plan says what is read from where. It fails when the topology gives this
+// reader nothing to read.
+func (n *cacheNode) plan(t *zone.Topology) ([]feed, error) {
+	g := t.FindConsumerGroup(zone.ConsumerGroup(n.cfg.Group))
+	city := t.FindCity(n.self.City.Name)
+	switch {
+	case g == nil:
+		return nil, fmt.Errorf("consumer group %q is not in the topology", n.cfg.Group)
+	case !g.Cache:
+		return nil, fmt.Errorf("consumer group %q is not declared with cache: true", n.cfg.Group)
+	case city == nil || city.CZone == nil:
+		return nil, fmt.Errorf("city %q has no CZone in the topology", n.self.City.Name)
+	}
+	var feeds []feed
+	for _, topic := range g.Topics {
+		if topic.Channel == nil || !t.LandsIn(topic, city.CZone) {
+			continue
+		}
+		owner := city.CZone.SlotOwner(topic.Channel.Slot)
+		if owner == nil || len(owner.Nodes) == 0 {
+			continue
+		}
+		broker := owner.Nodes[0]
+		feeds = append(feeds, feed{topic: topic.Name, exclusive: len(topic.Channel.Topics) == 1, group: owner.Name, target: peer.Target{
+			Identity: peer.IdentityFor(t.Deployment, broker), Addr: broker.Peer, Destination: city.Name, Class: topic.Channel.Class}})
+	}
+	if len(feeds) == 0 {
+		return nil, fmt.Errorf("no topic of consumer group %q lands in the CZone of %s", g.Name, city.Name)
+	}
+	return feeds, nil
+}
+
+// follow runs the readers of the topology in force, and begins anew with those
+// of the next one when they differ.
+func (n *cacheNode) follow(ctx context.Context) error {
+	var feeds []feed
+	var stop func() error
+	defer func() {
+		if stop != nil {
+			stop() //nolint:errcheck // readers return no error once they are stopped
+		}
+	}()
+	for {
+		t, changed := n.source.Watch()
+		switch next, err := n.plan(t); {
+		case err != nil:
+			text := err.Error()
+			n.refused.Store(&text)
+			n.log.Error("topology leaves nothing to read; reading goes on as before", "err", err)
+		case !slices.Equal(next, feeds):
+			n.refused.Store(nil)
+			if stop != nil {
+				if err := stop(); err != nil {
+					return err
+				}
+			}
+			if stop, err = n.read(ctx, next); err != nil {
+				return err
+			}
+			feeds = next
+		default:
+			n.refused.Store(nil)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		}
+	}
+}
+
+// read starts a reader for each feed. The function that it returns stops and
+// joins them.
+func (n *cacheNode) read(ctx context.Context, feeds []feed) (func() error, error) {
+	var syncs []*broadcast.Sync
+	for _, f := range feeds {
+		s, err := broadcast.NewSync(broadcast.Options{
+			City: n.self.City.Name, Topic: f.topic, Subscription: zone.ConsumerGroup(n.cfg.Group), Exclusive: f.exclusive,
+			Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(),
+		})
+		if err != nil {
+			return nil, err
+		}
+		syncs = append(syncs, s)
+	}
+	n.mu.Lock()
+	n.syncs = syncs
+	n.mu.Unlock()
+	ctx, cancel := context.WithCancel(ctx)
+	var running errgroup.Group
+	for _, s := range syncs {
+		running.Go(func() error { return s.Run(ctx) })
+	}
+	return func() error {
+		cancel()
+		return running.Wait()
+	}, nil
+}
+
+func (n *cacheNode) dial(t peer.Target) func(context.Context) (wire.Stream, error) {
+	return func(ctx context.Context) (wire.Stream, error) {
+		session := rand.Uint64()
+		for session == 0 {
+			session = rand.Uint64()
+		}
+		s, err := n.dialer.Open(ctx, t, session)
+		if err != nil {
+			return nil, err // not s: a nil *Session is no nil Stream
+		}
+		return s, nil
+	}
+}
+
+// Status implements admin.Node.
+func (n *cacheNode) Status() admin.Status {
+	s := n.status(n.source.Current())
+	n.mu.Lock()
+	syncs := n.syncs
+	n.mu.Unlock()
+	c := &admin.Cache{Kind: n.kind, Group: n.cfg.Group, State: string(broadcast.StateConnecting), Watermarks: []admin.Watermark{}}
+	for i, one := range syncs {
+		st := one.Status()
+		addCache(c, &st, i == 0)
+		if st.Problem != "" {
+			s.Reasons = append(s.Reasons, fmt.Sprintf("topic %s: %s", st.Topic, st.Problem))
+		}
+	}
+	s.Cache = c
+	return s
+}
+
+// addCache adds the status of a topic: counts are sums, the state is that of the
+// first topic that does not follow.
+func addCache(c *admin.Cache, st *broadcast.Status, first bool) {
+	if first {
+		c.State, c.Offset, c.Problem = string(st.State), st.Place.Offset, st.Problem
+	} else if c.State == string(broadcast.StateFollowing) {
+		c.State = string(st.State)
+	}
+	if c.Problem == "" {
+		c.Problem = st.Problem
+	}
+	c.Lag += st.Lag
+	c.Applied += st.Applied
+	c.Superseded += st.Superseded
+	c.Rejected += st.Rejected
+	c.Gaps += st.Gaps
+	for _, m := range st.Watermarks {
+		c.Watermarks = append(c.Watermarks, admin.Watermark{Origin: string(m.Flow.Origin), Incarnation: fmt.Sprintf("%016x", uint64(m.Flow.Incarnation)),
+			Channel: m.Flow.Target, Number: m.Number})
+	}
+}
+
+// Topology implements admin.Node.
+func (n *cacheNode) Topology() []byte { return n.text.of(n.source.Current()) }
+
+// Find implements admin.Node: a cache has no log.
+func (n *cacheNode) Find(context.Context, string) ([]admin.Sighting, error) {
+	return nil, admin.ErrNotServed
+}
+
+// CacheGet implements admin.Node.
+func (n *cacheNode) CacheGet(ctx context.Context, key string) (admin.CacheEntry, error) {
+	e, err := n.applier.Get(ctx, key)
+	if err != nil {
+		return admin.CacheEntry{}, err
+	}
+	return admin.CacheEntry{Key: key, Found: e.Found, Deleted: e.Deleted, Version: e.Version, Value: string(e.Value)}, nil
+}
+
+var _ admin.Node = (*cacheNode)(nil)

@@ -280,26 +280,12 @@ func (b *base) cityMeters(m *meterSet) func(*look) {
 	}
 }
 
+// cacheMeters adds what package broadcast does not count itself.
 func cacheMeters(m *meterSet) func(*look) {
-	lag := m.gauge("mqrouter.cache.lag", "{landing}", "Landings that are not applied to the cache.")
-	changes := m.counter("mqrouter.cache.changes", "{change}", "Changes read, by what became of them.")
-	gaps := m.counter("mqrouter.cache.gaps", "{gap}", "Times that changes were lost for the cache, so that it was told of a gap.")
-	healthy := m.gauge("mqrouter.cache.healthy", "{cache}", "1 when the cache takes changes; status tells why not.")
-	marks := m.gauge("mqrouter.cache.watermark", "{number}", "Number up to which the cache has applied an origin's channel.")
+	healthy := m.gauge("mqrouter.cache.healthy", "{cache}", "1 when the cache follows its city's landings; status tells why not.")
 	return func(l *look) {
-		c := l.status.Cache
-		if c == nil {
-			return
-		}
-		l.ObserveInt64(lag, int64(c.Lag))
-		l.ObserveInt64(gaps, int64(c.Gaps))
-		l.ObserveInt64(healthy, one(c.Problem == ""))
-		for outcome, n := range map[string]uint64{"applied": c.Applied, "superseded": c.Superseded, "rejected": c.Rejected} {
-			l.ObserveInt64(changes, int64(n), metric.WithAttributes(attribute.String("outcome", outcome)))
-		}
-		for _, w := range c.Watermarks {
-			l.ObserveInt64(marks, int64(w.Number), metric.WithAttributes(attribute.String("origin", w.Origin),
-				attribute.String("incarnation", w.Incarnation), attribute.String("channel", w.Channel)))
+		if c := l.status.Cache; c != nil {
+			l.ObserveInt64(healthy, one(c.Problem == ""))
 		}
 	}
 }
