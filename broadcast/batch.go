@@ -16,9 +16,9 @@ import (
 // Methods are safe for concurrent use and end with ctx. Several topics may
 // share an applier; each topic has one caller of Apply at a time.
 type Applier interface {
-	// Load returns where the cache stands in a topic; the zero State when it has
+	// Load returns where the cache stands in a topic; the zero Progress when it has
 	// applied nothing of it.
-	Load(ctx context.Context, topic zone.Topic) (State, error)
+	Load(ctx context.Context, topic zone.Topic) (Progress, error)
 	// Apply does the whole batch, in order, or nothing of it. It keeps nothing
 	// of b. It returns *MovedError when the cache does not stand at b.From. After
 	// any other error nobody knows whether the batch was applied: the caller
@@ -27,15 +27,16 @@ type Applier interface {
 	// A batch with an OpFlushPrefix has no other change. It is not atomic: the
 	// keys go one after another, and the place moves when all are gone.
 	Apply(ctx context.Context, b *Batch) (Result, error)
-	// Flush drops every value, of all topics, and keeps the fences. Repeating it
+	// Flush drops every value, of all topics, and keeps the fences for at least the
+	// horizon. Repeating it
 	// does no harm.
-	Flush(ctx context.Context) error
+	Flush(ctx context.Context, horizon time.Duration) error
 	// Get returns what the cache has of a key.
 	Get(ctx context.Context, key string) (Entry, error)
 }
 
-// State is where a cache stands in a topic.
-type State struct {
+// Progress is where a cache stands in a topic.
+type Progress struct {
 	Place Place
 	Marks []Mark
 }
@@ -74,7 +75,7 @@ func (e *MovedError) Error() string {
 // Entry is what a cache has of a key.
 type Entry struct {
 	Found   bool // Value is the key's value
-	Deleted bool // a tombstone: the key was deleted or flushed, as of Version
+	Deleted bool // there is no value as of Version: the key was deleted, flushed, expired or dropped
 	Version uint64
 	Value   []byte // the caller's
 }

@@ -49,7 +49,9 @@ func (g Gap) String() string {
 	case GapNumbers:
 		return fmt.Sprintf("%s: %d to %d of %s", g.Kind, g.Missing.First, g.Missing.Through, g.Flow.Origin)
 	case GapTrimmed:
-		return fmt.Sprintf("%s: %d", g.Kind, g.Missing.Len())
+		if n := g.Missing.Len(); n > 0 {
+			return fmt.Sprintf("%s: %d", g.Kind, n)
+		}
 	}
 	return g.Kind.String()
 }
@@ -71,14 +73,17 @@ func wanted(p Place) (record.Incarnation, uint64) {
 
 // begin decides, from where the cache stands and what the landing group
 // answers, what is missing before the first landing that will come. Another
-// store of the landing group (or another group) is read from its beginning:
-// there the marks tell what is missing.
-func begin(p Place, f *wire.Found) (Gap, bool) {
+// store of the landing group (or another group) is read from its beginning; the
+// marks tell what is missing there, if every number of the channel belongs to
+// the topic.
+func begin(p Place, f *wire.Found, exclusive bool) (Gap, bool) {
 	switch {
 	case p.Empty():
 		return Gap{Kind: GapFirstStart}, true
 	case p.Incarnation == f.Incarnation && f.Next > p.Offset:
 		return Gap{Kind: GapTrimmed, Missing: Range{p.Offset + 1, f.Next}}, true
+	case p.Incarnation != f.Incarnation && (f.Next > 0 || !exclusive):
+		return Gap{Kind: GapTrimmed}, true
 	}
 	return Gap{}, false
 }

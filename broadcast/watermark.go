@@ -134,40 +134,49 @@ func (r Range) Len() uint64 {
 	return r.Through - r.First + 1
 }
 
-// Take moves the mark of a landing's flow. Landings come in the order of the
-// landing group's log, but a cache that refills reads some of them again: a
-// number at or below the mark, or of an earlier lineage, moves nothing.
+// Judge says what a landing does to the mark of its flow, and changes nothing.
+// Landings come in the order of the landing group's log, but a cache that
+// refills reads some of them again: a number at or below the mark, or of an
+// earlier lineage, moves nothing.
 //
 // A flow that is new to the cache begins with the number that it shows first: a
 // cache that has just begun knows nothing of what went before, which its first
 // gap has told.
-func (m *Marks) Take(e *record.Envelope) Step {
+func (m *Marks) Judge(e *record.Envelope) Step {
 	now := Mark{Flow: e.Flow, Lineage: e.Lineage, Epoch: e.LineageEpoch, Number: e.Number}
 	old, known := m.of[e.Flow]
-	var s Step
+	s := Step{Moved: true, Mark: now}
 	switch {
 	case !known:
-		s.Drop = m.dropOlder(e.Flow)
+		s.Drop = m.older(e.Flow)
 	case e.LineageEpoch < old.Epoch, e.Lineage == old.Lineage && e.Number <= old.Number:
 		return Step{}
 	case e.Number > old.Number+1:
 		s.Missing = Range{old.Number + 1, e.Number - 1}
 	}
-	m.of[e.Flow] = now
-	s.Moved, s.Mark = true, now
 	return s
 }
 
-// dropOlder forgets the flows of other stores of the same origin: a store that
-// was made anew replaces its predecessor, and marks must not pile up.
-func (m *Marks) dropOlder(f record.FlowID) []record.FlowID {
+// Move does what Judge said.
+func (m *Marks) Move(s Step) {
+	if !s.Moved {
+		return
+	}
+	for _, id := range s.Drop {
+		delete(m.of, id)
+	}
+	m.of[s.Mark.Flow] = s.Mark
+}
+
+// older returns the flows of other stores of the same origin: a store that was
+// made anew replaces its predecessor, and marks must not pile up.
+func (m *Marks) older(f record.FlowID) []record.FlowID {
 	var drop []record.FlowID
 	for id := range m.of {
 		same := id
 		same.Incarnation = f.Incarnation
 		if same == f {
 			drop = append(drop, id)
-			delete(m.of, id)
 		}
 	}
 	return drop

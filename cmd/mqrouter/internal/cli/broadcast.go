@@ -50,7 +50,7 @@ version wins, in whatever order they arrive.`,
 func broadcastCommand(e *env, op broadcast.Op, short, key, example string) *cobra.Command {
 	var p broadcastFlags
 	c := &cobra.Command{
-		Use: op.String(), Short: short, Example: example, Args: exactArgs(0, ""),
+		Use: op.String(), Short: short, Example: example, Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e, op) },
 	}
 	p.at.declare(c)
