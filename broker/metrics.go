@@ -79,7 +79,7 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		}
 		for _, g := range st.Groups {
 			o.ObserveInt64(lag, int64(g.Lag), metric.WithAttributes(
-				attribute.String("group", string(g.Group)), attribute.String("topic", string(g.Topic))))
+				attribute.String("group", string(g.Group)), attribute.String("topic", string(g.Topic)), attribute.Bool("cache", g.Cache)))
 		}
 		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
 		return nil
