@@ -53,7 +53,19 @@ func newMetrics(meter metric.Meter, s *Sync) (*metrics, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("broadcast: metrics: %w", err)
 	}
+	m.begin()
 	return m, nil
+}
+
+// begin exports the counters of faults at 0: the first fault is an increase,
+// not a new series.
+func (m *metrics) begin() {
+	ctx, with := context.Background(), metric.WithAttributes(m.topic)
+	m.back.Add(ctx, 0, with)
+	m.failures.Add(ctx, 0, with)
+	for _, kind := range []GapKind{GapTrimmed, GapNumbers} {
+		m.gaps.Add(ctx, 0, with, metric.WithAttributes(attribute.String("kind", kind.String())))
+	}
 }
 
 // observe exports what is read at each scrape, until stop.
