@@ -312,3 +312,55 @@ func FuzzOpenNeverPanics(f *testing.F) {
 		}
 	})
 }
+
+// One damaged slot of META, whichever, is healed by the other: the entries of
+// the newest lineage are not taken for a torn end.
+func TestEitherSlotOfMetaCanBeDamaged(t *testing.T) {
+	for slot := range int64(2) {
+		mem, _ := written(t, 8, 100, 64<<10)
+		flip(t, mem, metaName, slot*metaSlot+metaHeadLen+5)
+		h := open(t, testOptions(mem, 2))
+		if got := scan(t, h.Log, 0); !slices.Equal(got, sequence(1, 8)) {
+			t.Errorf("slot %d damaged: the log holds %v", slot, got)
+		}
+		h.Close()
+	}
+}
+
+// A META that is older than the log, as from a backup, is told: its store must
+// not cut what it does not know.
+func TestMetaOlderThanTheLogIsReportedNotCut(t *testing.T) {
+	mem, _ := written(t, 8, 100, 64<<10)
+	old := metaBytes(t, mem, nil)
+	h := open(t, testOptions(mem, 2))
+	h.Start()
+	h.mustAppend(numbered(9, 100))
+	left := mem.Crash(keepAll())
+	h.Close()
+	metaBytes(t, left, old)
+	_, err := tryOpen(t, testOptions(left, 3))
+	var corrupt *CorruptError
+	if !errors.As(err, &corrupt) {
+		t.Fatalf("open: %v", err)
+	}
+}
+
+// metaBytes returns the bytes of META, and replaces them by others if given.
+func metaBytes(t *testing.T, mem *disk.Mem, others []byte) []byte {
+	t.Helper()
+	f, err := mem.Open(testDir + "/" + metaName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b := make([]byte, 2*metaSlot)
+	if _, err := f.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	if others != nil {
+		if _, err := f.WriteAt(others, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}

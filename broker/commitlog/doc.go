@@ -56,14 +56,15 @@
 // The file META holds incarnation, group, lane count, lineage table, the oldest
 // position kept and, after a clean Close, the end. It has two slots that are
 // written in turn and in place, so that it changes atomically and also on a full
-// disk.
+// disk. Open writes a new lineage into both, so that one damaged slot costs nothing.
 //
 // # Recovery
 //
 // Open reads the last segment only; all older ones were synced before it was
 // created. It walks the frames to the first bad one, at position X, and asks
 // whether anything proves that X was durable: a later frame whose synced mark is
-// above X, a lineage that began above X, or a clean end above X. If so, it is
+// above X, a later frame of a lineage that META does not know (META is older than
+// the log then), a lineage that began above X, or a clean end above X. If so, it is
 // corruption: Open fails with a *CorruptError, since it must be healed from a
 // copy. If nothing does, X is a torn tail: the write was not acknowledged, and
 // it is cut. While the log is idle the writer adds a mark frame, so that the

@@ -261,8 +261,12 @@ func (st *store) beginLineage() error {
 	}
 	st.meta.addLineage(row)
 	st.meta.CleanEnd = 0
-	if err := st.metaFile.write(&st.meta); err != nil {
-		return &OpError{Op: "write", Segment: metaName, Err: err}
+	// Into both slots: whichever of them is damaged later, the other one knows
+	// the lineage, without which its entries would look like a torn end.
+	for range 2 {
+		if err := st.metaFile.write(&st.meta); err != nil {
+			return &OpError{Op: "write", Segment: metaName, Err: err}
+		}
 	}
 	return nil
 }

@@ -102,7 +102,11 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 			torn = int64(pos-end) + int64(last)
 			for off := 0; off < last && off+frameLen <= len(b); off += alignment {
 				f, ok := parseFrame(b[off:], pos+record.Position(off))
-				if ok && f.synced > end && lineageMatches(m.Lineage, &f) {
+				switch {
+				case ok && !lineageMatches(m.Lineage, &f):
+					// A lineage is durable before its first entry is written.
+					return 0, "an entry behind this is of a lineage that META does not know: META is damaged or older than the log", nil
+				case ok && f.synced > end:
 					return 0, "a later entry shows that this was durable", nil
 				}
 			}
