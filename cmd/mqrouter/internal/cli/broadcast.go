@@ -82,7 +82,11 @@ func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error
 	}
 	ctx, cancel := context.WithTimeout(ctx, e.fleet.timeout)
 	defer cancel()
-	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic})
+	secure, err := e.fleet.tls()
+	if err != nil {
+		return err
+	}
+	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic, TLS: secure})
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

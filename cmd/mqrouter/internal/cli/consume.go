@@ -68,6 +68,10 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
+	secure, err := e.fleet.tls()
+	if err != nil {
+		return err
+	}
 	if p.count > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, p.wait)
@@ -75,7 +79,7 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	}
 	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
 	defer cancel()
-	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint}, p.group, 5*time.Second,
+	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.group, 5*time.Second,
 		rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)

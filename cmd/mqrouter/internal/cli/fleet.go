@@ -26,13 +26,13 @@ type fleetFlags struct {
 	admin    string        // admin address of any node
 	topology string        // topology file; asked from admin when empty
 	timeout  time.Duration // for each answer
-	pki, as  string        // certificate for admin addresses with mutual TLS
+	pki, as  string        // certificate for admin and client addresses with TLS
 }
 
 func (e *env) fleetFlags(c *cobra.Command) {
 	c.Flags().StringVar(&e.fleet.admin, "admin", envOr("MQROUTER_ADMIN", "127.0.0.1:5101"), "admin address of any node of the deployment (MQROUTER_ADMIN)")
 	c.Flags().StringVar(&e.fleet.topology, "topology", os.Getenv("MQROUTER_TOPOLOGY"), "topology file; by default the node at --admin is asked for its own (MQROUTER_TOPOLOGY)")
-	c.Flags().StringVar(&e.fleet.pki, "pki", "", "folder with ca.pem and the operator's certificate, for admin addresses with mutual TLS")
+	c.Flags().StringVar(&e.fleet.pki, "pki", "", "folder with ca.pem and the operator's certificate: TLS to admin and client addresses")
 	c.Flags().StringVar(&e.fleet.as, "as", "", "with --pki: the operator's name; see mqrouter pki issue --admin")
 	c.Flags().DurationVar(&e.fleet.timeout, "timeout", 10*time.Second, "how long to wait for each answer")
 }

@@ -67,9 +67,13 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	if err != nil {
 		return err
 	}
+	secure, err := e.fleet.tls()
+	if err != nil {
+		return err
+	}
 	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
 	defer cancel()
-	producer, err := rocketmqclient.NewProducer(start, rocketmqclient.Config{Endpoint: endpoint}, p.topic)
+	producer, err := rocketmqclient.NewProducer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.topic)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
