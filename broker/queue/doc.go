@@ -37,17 +37,15 @@
 //	header, 512 bytes
 //	  0  magic "MQINDEX\n"
 //	  8  version u16 = 1
-//	 10  entry size u16 = 16
+//	 10  entry size u16 = 20
 //	 12  length of the name u16
 //	 14  zero u16
 //	 16  first number u64
 //	 24  name of the index (at most 400 bytes), then zeros
 //	508  CRC32C of bytes 0 to 507
-//	entry of number n at 512 + 16 * (n - first)
+//	entry of number n at 512 + 20 * (n - first)
 //	  0  position u64
 //	  8  size u32, never 0: a hole that a crash left in a file is told by it
 //	 12  hash u32
-//
-// An entry has no checksum of its own: what it points to has one, and a reader
-// of the log notices an entry that points elsewhere.
+//	 16  CRC32C of bytes 0 to 15 and the number n (u64)
 package queue

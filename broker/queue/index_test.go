@@ -169,12 +169,12 @@ func TestTruncateLeavesNothingBehindTheEnd(t *testing.T) {
 
 func TestRecoverTellsWhatIsMissing(t *testing.T) {
 	damage := map[string]func(t *testing.T, files []string){
-		"short": func(t *testing.T, f []string) { os.Truncate(f[2], headerSize+16*100) },
+		"short": func(t *testing.T, f []string) { os.Truncate(f[2], headerSize+entrySize*100) },
 		"lost":  func(t *testing.T, f []string) { os.Remove(f[2]) },
 		"inner": func(t *testing.T, f []string) { os.Remove(f[1]) },
 		"hole": func(t *testing.T, f []string) {
 			os.Truncate(f[2], headerSize)
-			os.Truncate(f[2], headerSize+16*500)
+			os.Truncate(f[2], headerSize+entrySize*500)
 		},
 		"header": func(t *testing.T, f []string) {
 			b, _ := os.ReadFile(f[1])
@@ -226,7 +226,7 @@ func TestTornTailIsCutBack(t *testing.T) {
 	files, _ := filepath.Glob(filepath.Join(dir, "q.*"))
 	slices.Sort(files)
 	os.WriteFile(files[2], []byte("torn"), 0o600)             // header never reached the disk
-	os.Truncate(files[1], headerSize+16*500+7)                // half an entry
+	os.Truncate(files[1], headerSize+entrySize*500+7)         // half an entry
 	os.WriteFile(filepath.Join(dir, "alien.txt"), nil, 0o600) // not ours
 	s = open(t, small(dir))
 	if err := s.Recover(map[string]uint64{"q": 1500}); err != nil {

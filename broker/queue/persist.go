@@ -23,7 +23,7 @@ func (x *Index) readFile(v *view, from uint64, dst []Entry) (int, error) {
 	}
 	n, err := readEntries(h, g, from, dst)
 	if err == nil && n < len(dst) {
-		err = &CorruptError{Name: x.name, Path: g.path, Number: from + uint64(n), Reason: "entry is empty or missing"}
+		err = &CorruptError{Name: x.name, Path: g.path, Number: from + uint64(n), Reason: "entry is empty, missing or damaged"}
 	}
 	return n, errors.Join(err, x.store.files.release(h))
 }
@@ -34,7 +34,7 @@ type readBuffer [chunkEntries * entrySize]byte
 var readBuffers = sync.Pool{New: func() any { return new(readBuffer) }}
 
 // readEntries reads entries of a file into dst, up to the first one that is
-// missing or empty.
+// missing, empty or damaged.
 func readEntries(f io.ReaderAt, g *segment, from uint64, dst []Entry) (int, error) {
 	buf := readBuffers.Get().(*readBuffer)
 	defer readBuffers.Put(buf)
@@ -46,8 +46,8 @@ func readEntries(f io.ReaderAt, g *segment, from uint64, dst []Entry) (int, erro
 			return done, err
 		}
 		for i := range n / entrySize {
-			e := getEntry(b[i*entrySize:])
-			if e.Size == 0 {
+			e, ok := getEntry(b[i*entrySize:], from+uint64(done))
+			if !ok {
 				return done, nil
 			}
 			dst[done] = e
@@ -153,7 +153,7 @@ func (x *Index) Flush() error {
 		for i := range n {
 			at := x.flushed + i - v.start
 			b = append(b, make([]byte, entrySize)...)
-			putEntry(b[i*entrySize:], v.tail[at/chunkEntries][at%chunkEntries])
+			putEntry(b[i*entrySize:], x.flushed+i, v.tail[at/chunkEntries][at%chunkEntries])
 		}
 		x.store.buf = b
 		if err := x.write(g, b, g.offset(x.flushed)); err != nil {

@@ -14,7 +14,7 @@ import (
 // The sizes of the format, in bytes; see the package comment.
 const (
 	headerSize = 512
-	entrySize  = 16
+	entrySize  = 20
 	maxName    = 400 // longest name of an index: its place in the header
 
 	offVersion = 8
@@ -84,20 +84,31 @@ func parseHeader(h []byte) (name string, first uint64, reason string) {
 	return string(h[offName : offName+n]), binary.LittleEndian.Uint64(h[offFirst:]), ""
 }
 
-func putEntry(b []byte, e Entry) {
+// putEntry writes the entry of a number.
+func putEntry(b []byte, number uint64, e Entry) {
 	_ = b[entrySize-1]
 	binary.LittleEndian.PutUint64(b, uint64(e.Position))
 	binary.LittleEndian.PutUint32(b[8:], e.Size)
 	binary.LittleEndian.PutUint32(b[12:], e.Hash)
+	binary.LittleEndian.PutUint32(b[16:], entrySum(b, number))
 }
 
-func getEntry(b []byte) Entry {
+// getEntry reads the entry of a number; ok is false when it is empty or is not
+// what was written for that number.
+func getEntry(b []byte, number uint64) (e Entry, ok bool) {
 	_ = b[entrySize-1]
-	return Entry{
+	e = Entry{
 		Position: record.Position(binary.LittleEndian.Uint64(b)),
 		Size:     binary.LittleEndian.Uint32(b[8:]),
 		Hash:     binary.LittleEndian.Uint32(b[12:]),
 	}
+	return e, e.Size != 0 && binary.LittleEndian.Uint32(b[16:]) == entrySum(b, number)
+}
+
+func entrySum(b []byte, number uint64) uint32 {
+	var n [8]byte
+	binary.LittleEndian.PutUint64(n[:], number)
+	return crc32.Update(crc32.Checksum(b[:16], castagnoli), castagnoli, n[:])
 }
 
 // baseName returns the part of the file names that all segments of an index

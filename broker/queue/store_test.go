@@ -145,7 +145,7 @@ func TestDescriptorsAreCapped(t *testing.T) {
 
 func TestHeaderBytesNeverChange(t *testing.T) {
 	h := appendHeader(nil, "orders", 0x0102030405060708)
-	want := "MQINDEX\n" + "\x01\x00" + "\x10\x00" + "\x06\x00" + "\x00\x00" + "\x08\x07\x06\x05\x04\x03\x02\x01" + "orders"
+	want := "MQINDEX\n" + "\x01\x00" + "\x14\x00" + "\x06\x00" + "\x00\x00" + "\x08\x07\x06\x05\x04\x03\x02\x01" + "orders"
 	if len(h) != 512 || string(h[:len(want)]) != want || strings.Trim(string(h[len(want):508]), "\x00") != "" {
 		t.Fatalf("header is %q", h)
 	}
@@ -166,18 +166,32 @@ func TestHeaderBytesNeverChange(t *testing.T) {
 			t.Errorf("%d bytes parse", i)
 		}
 	}
-	var e [entrySize]byte
-	putEntry(e[:], Entry{Position: 0x0102030405060708, Size: 0x11121314, Hash: 0x21222324})
-	if got := fmt.Sprintf("%x", e); got != "08070605040302011413121124232221" {
+	var b [entrySize]byte
+	wrote := Entry{Position: 0x0102030405060708, Size: 0x11121314, Hash: 0x21222324}
+	putEntry(b[:], 77, wrote)
+	if got := fmt.Sprintf("%x", b); got != "08070605040302011413121124232221"+entryGolden {
 		t.Errorf("entry is %s", got)
 	}
-	if getEntry(e[:]) != (Entry{Position: 0x0102030405060708, Size: 0x11121314, Hash: 0x21222324}) {
+	if e, ok := getEntry(b[:], 77); e != wrote || !ok {
 		t.Error("entry is not read back")
+	}
+	if _, ok := getEntry(b[:], 78); ok {
+		t.Error("an entry passes for the one of another number")
+	}
+	for i := range 8 * entrySize {
+		bad := b
+		bad[i/8] ^= 1 << (i % 8)
+		if _, ok := getEntry(bad[:], 77); ok {
+			t.Errorf("a flipped bit %d goes unnoticed", i)
+		}
 	}
 }
 
 // headerSum was computed by other means.
-const headerSum = "1d53e6e1"
+const headerSum = "080185c7"
+
+// entryGolden likewise.
+const entryGolden = "f9b0cf28"
 
 func FuzzHeader(f *testing.F) {
 	f.Add(appendHeader(nil, "orders", 7))
