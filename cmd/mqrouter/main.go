@@ -13,6 +13,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the first signal asks; a second one ends the process at once
 	code := cli.Main(ctx)
 	stop()
 	os.Exit(code)

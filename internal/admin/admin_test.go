@@ -26,7 +26,7 @@ func (fakeNode) Find(_ context.Context, id string) ([]Sighting, error) {
 	return []Sighting{{Node: "rz01-a", Topic: id}}, nil
 }
 func (fakeNode) CacheGet(_ context.Context, key string) (CacheEntry, error) {
-	if key == "a/b?c" {
+	if key == "a/b?c" || key == ".." {
 		return CacheEntry{Key: key, Found: true, Version: 1<<63 + 1}, nil
 	}
 	return CacheEntry{}, ErrNotServed
@@ -106,9 +106,10 @@ func TestClientReadsWhatTheNodeShows(t *testing.T) {
 	if f, err := c.Find(t.Context(), addr, "none"); err != nil || f == nil || len(f) != 0 {
 		t.Errorf("Find of nothing: %#v, %v", f, err)
 	}
-	e, err := c.CacheGet(t.Context(), addr, "a/b?c")
-	if err != nil || !e.Found || e.Version != 1<<63+1 {
-		t.Errorf("CacheGet: %+v, %v", e, err)
+	for _, key := range []string{"a/b?c", ".."} {
+		if e, err := c.CacheGet(t.Context(), addr, key); err != nil || !e.Found || e.Key != key || e.Version != 1<<63+1 {
+			t.Errorf("CacheGet %q: %+v, %v", key, e, err)
+		}
 	}
 	var answer *AnswerError
 	if _, err := c.CacheGet(t.Context(), addr, "x"); !errors.As(err, &answer) || answer.Status != http.StatusNotFound {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 )
 
@@ -54,13 +55,17 @@ func (c *Client) Topology(ctx context.Context, addr string) ([]byte, error) {
 
 // Find asks a node where it has a message id.
 func (c *Client) Find(ctx context.Context, addr, id string) ([]Sighting, error) {
-	return get[[]Sighting](ctx, c, addr, "/v1/messages/"+url.PathEscape(id))
+	return get[[]Sighting](ctx, c, addr, "/v1/messages/"+segment(id))
 }
 
 // CacheGet asks a cachesync node for a cache entry.
 func (c *Client) CacheGet(ctx context.Context, addr, key string) (CacheEntry, error) {
-	return get[CacheEntry](ctx, c, addr, "/v1/cache/"+url.PathEscape(key))
+	return get[CacheEntry](ctx, c, addr, "/v1/cache/"+segment(key))
 }
+
+// segment escapes a text for a path. The dots too: servers take a segment of
+// one or two dots for a way through the tree.
+func segment(s string) string { return strings.ReplaceAll(url.PathEscape(s), ".", "%2E") }
 
 func get[T any](ctx context.Context, c *Client, addr, path string) (T, error) {
 	var v T

@@ -64,6 +64,9 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	if p.topic == "" || p.group == "" {
 		return usageError{fmt.Errorf("--topic and --group are needed")}
 	}
+	if p.count < 0 {
+		return usageError{fmt.Errorf("--count %d: write 1 or more, or 0 to go on until interrupted", p.count)}
+	}
 	endpoint, err := p.at.resolve(ctx, e)
 	if err != nil {
 		return err
@@ -96,10 +99,13 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		}
 		messages, err := consumer.Receive(ctx, limit, p.invisible)
 		if ctx.Err() != nil {
-			if p.count > 0 && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			switch {
+			case p.count == 0:
+				return nil
+			case errors.Is(ctx.Err(), context.DeadlineExceeded):
 				return fmt.Errorf("received %d of %d messages within %v", got, p.count, p.wait)
 			}
-			return nil
+			return fmt.Errorf("interrupted: received %d of %d messages", got, p.count)
 		}
 		if err != nil {
 			return fmt.Errorf("receive from %s: %w", p.topic, err)

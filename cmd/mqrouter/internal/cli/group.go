@@ -79,7 +79,7 @@ func newGroup(e *env) *cobra.Command {
 }
 
 func describeGroup(g *zone.ConsumerGroupInfo) groupRow {
-	r := groupRow{Name: string(g.Name), MaxAttempts: g.MaxAttempts, Cache: g.Cache, Declared: true}
+	r := groupRow{Name: string(g.Name), Topics: []string{}, MaxAttempts: g.MaxAttempts, Cache: g.Cache, Declared: true}
 	for _, t := range g.Topics {
 		r.Topics = append(r.Topics, string(t.Name))
 	}

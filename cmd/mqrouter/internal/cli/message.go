@@ -25,6 +25,9 @@ zones it landed and with which outcome, and what each consumer group did with it
 The brokers search the retained part of their logs.`,
 		Args: exactArgs(1, "the message id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return usageError{errors.New("the message id is empty")}
+			}
 			f, err := e.openFleet(c.Context())
 			if err != nil {
 				return err

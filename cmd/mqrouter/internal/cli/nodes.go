@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 
@@ -53,7 +54,11 @@ file.`,
 		if err := cfg.Validate(role); err != nil {
 			return usageError{err}
 		}
-		return run(c.Context(), cfg, node.Options{Version: Version(), Logger: newLogger(cfg, e.errOut)})
+		err = run(c.Context(), cfg, node.Options{Version: Version(), Logger: newLogger(cfg, e.errOut)})
+		if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
+			return nil // told to stop while it was still starting
+		}
+		return err
 	}
 	return c
 }

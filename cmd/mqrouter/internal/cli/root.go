@@ -84,7 +84,26 @@ Start with:  mqrouter dev`,
 		newPublish(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e),
 		newStatus(e), newBench(e), newPKI(e), newVersion(e),
 	)
+	demandCommands(root)
 	return root
+}
+
+// demandCommands makes a command that has only others under it refuse words
+// that are none of them, which cobra would answer with the help text and 0.
+func demandCommands(c *cobra.Command) {
+	for _, sub := range c.Commands() {
+		demandCommands(sub)
+	}
+	if !c.HasSubCommands() || c.Runnable() {
+		return
+	}
+	c.Args = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageError{fmt.Errorf("unknown command %q for %q; see %s --help", args[0], c.CommandPath(), c.CommandPath())}
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }
 
 // exactArgs is cobra.ExactArgs with the exit code of wrong use.
@@ -92,6 +111,16 @@ func exactArgs(n int, what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != n {
 			return usageError{fmt.Errorf("got %d arguments, want %d: %s", len(args), n, what)}
+		}
+		return nil
+	}
+}
+
+// optionalArg is cobra.MaximumNArgs(1) with the exit code of wrong use.
+func optionalArg(what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 1 {
+			return usageError{fmt.Errorf("got %d arguments, want at most 1: %s", len(args), what)}
 		}
 		return nil
 	}

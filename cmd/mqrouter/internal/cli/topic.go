@@ -44,7 +44,7 @@ func newTopic(e *env) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			var rows []topicRow
+			rows := []topicRow{}
 			for _, t := range f.topology.Topics {
 				rows = append(rows, describeTopic(t))
 			}

@@ -74,7 +74,7 @@ func newTopologyShow(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show [FILE]",
 		Short: "Show a topology: the file, or what the node at --admin follows",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  optionalArg("the topology file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			t, err := e.anyTopology(c, args)
 			if err != nil {
@@ -110,7 +110,7 @@ func topologyJSON(t *zone.Topology) any {
 	}
 	zones := []zoneRow{}
 	for _, z := range t.Zones() {
-		r := zoneRow{string(z.Name), string(z.City.Name), z.Kind.String(), z.Active, nil}
+		r := zoneRow{string(z.Name), string(z.City.Name), z.Kind.String(), z.Active, []string{}}
 		for _, g := range z.Groups {
 			r.Groups = append(r.Groups, string(g.Name))
 		}
@@ -144,7 +144,7 @@ func newTopologyResolve(e *env) *cobra.Command {
 		Short: "Explain step by step where a message lands",
 		Example: `  mqrouter topology resolve --topic transfer --key 1065 --from rz01
   mqrouter topology resolve topology.yaml --topic directed --destination hangzhou --from rz01`,
-		Args: cobra.MaximumNArgs(1),
+		Args: optionalArg("the topology file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			t, err := e.anyTopology(c, args)
 			if err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -38,11 +39,16 @@ Ctrl-C stops it.
 
 // adminHint is what a shell needs when the admin address is not the default.
 func (d *deployment) adminHint() string {
-	first := d.t.Cities[0].Routers[0].Admin
-	if first == "127.0.0.1:5101" {
-		return ""
+	for _, n := range pki.Nodes(d.t) {
+		switch n.Admin {
+		case "":
+			continue
+		case "127.0.0.1:5101":
+			return ""
+		}
+		return fmt.Sprintf("\n  export MQROUTER_ADMIN=%s\n", n.Admin)
 	}
-	return fmt.Sprintf("\n  export MQROUTER_ADMIN=%s\n", first)
+	return "" // no node can be asked: the topology has no admin address
 }
 
 func addrs(nodes []*zone.NodeInfo, of func(*zone.NodeInfo) string) []string {

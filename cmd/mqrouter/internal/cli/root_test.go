@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mqrouter/mqrouter/zone/sample"
+)
+
+// call runs a command line that needs no network.
+func call(t *testing.T, args ...string) (code int, out, errOut string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = Run(t.Context(), args, strings.NewReader(""), &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestExitCodesTellWrongUseFromFailure(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		code int
+		says string // in what goes to the error stream
+	}{
+		{[]string{"bogus"}, ExitUsage, "bogus"},
+		{[]string{"topic", "bogus"}, ExitUsage, "bogus"},
+		{[]string{"broadcast", "bogus"}, ExitUsage, "bogus"},
+		{[]string{"bench", "bogus"}, ExitUsage, "bogus"},
+		{[]string{"topology", "show", "a", "b"}, ExitUsage, "at most 1"},
+		{[]string{"topology", "resolve", "a", "b"}, ExitUsage, "at most 1"},
+		{[]string{"topology", "validate"}, ExitUsage, "the topology file"},
+		{[]string{"status", "extra"}, ExitUsage, "extra"},
+		{[]string{"status", "--nope"}, ExitUsage, "nope"},
+		{[]string{"status", "-o", "xml"}, ExitUsage, "text or json"},
+		{[]string{"publish", "--topic", "t", "x"}, ExitUsage, "--zone"},
+		{[]string{"consume", "--endpoint", "127.0.0.1:1", "--topic", "t", "--group", "g", "--count", "-1"}, ExitUsage, "--count"},
+		{[]string{"message", "find", ""}, ExitUsage, "empty"},
+		{[]string{"broker"}, ExitUsage, "MQROUTER_NAME"},
+		{[]string{"dev", "--log-level", "loud"}, ExitUsage, "loud"},
+		{[]string{"pki", "issue"}, ExitUsage, "--topology"},
+		{[]string{"topology", "validate", "/no/such/file"}, ExitFailed, "/no/such/file"},
+		{nil, ExitOK, ""},
+		{[]string{"topic"}, ExitOK, ""},
+		{[]string{"topic", "--help"}, ExitOK, ""},
+		{[]string{"version"}, ExitOK, ""},
+	} {
+		code, _, text := call(t, c.args...)
+		if code != c.code || !strings.Contains(text, c.says) {
+			t.Errorf("mqrouter %s: exit code %d with %q; want %d and a text with %q", strings.Join(c.args, " "), code, text, c.code, c.says)
+		}
+	}
+}
+
+// TestJSONListsAreNeverNull keeps scripts from having to tell null from empty.
+func TestJSONListsAreNeverNull(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "topology.yaml")
+	if err := os.WriteFile(path, sample.YAML, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"topology", "validate", path}, {"topology", "show", path}, {"topology", "diff", path, path},
+		{"topology", "resolve", path, "--topic", "transfer", "--key", "1065"}, {"version"},
+	} {
+		code, out, text := call(t, append(args, "-o", "json")...)
+		if code != ExitOK || !json.Valid([]byte(out)) || strings.Contains(out, "null") {
+			t.Errorf("mqrouter %s -o json: exit code %d, %q, printed\n%s", strings.Join(args, " "), code, text, out)
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package dev
+
+import (
+	"bytes"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/zone/sample"
+)
+
+// TestMapNamesAnAdminAddressThatExists takes routers away, which are the first
+// that the hint could name: a deployment of one city needs none.
+func TestMapNamesAnAdminAddressThatExists(t *testing.T) {
+	admins := regexp.MustCompile(`\n +admin: 127\.0\.0\.1:51(01|02)\b`)
+	for what, c := range map[string]struct {
+		text    []byte
+		routers bool
+		want    string
+	}{
+		"the default address needs no hint": {sample.YAML, true, ""},
+		"no router has an admin address":    {admins.ReplaceAll(sample.YAML, nil), true, "export MQROUTER_ADMIN=127.0.0.1:5118"},
+		"no routers":                        {sample.YAML, false, "export MQROUTER_ADMIN=127.0.0.1:5118"},
+	} {
+		top, err := zone.Parse(c.text, "sample")
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if !c.routers {
+			top.Cities = top.Cities[:1]
+			top.Cities[0].Routers = nil
+		}
+		var out bytes.Buffer
+		d := &deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top}
+		d.printMap()
+		if got := out.String(); c.want == "" && strings.Contains(got, "MQROUTER_ADMIN") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: want %q in\n%s", what, c.want, got)
+		}
+	}
+}
