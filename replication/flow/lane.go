@@ -182,7 +182,11 @@ func (l *lane) publish() {
 	if l.s.phase != phaseOpening {
 		st.Settled, st.Sent = l.s.acked, l.s.next-1
 	}
-	st.Progress = l.s.progress
+	if l.s.moved {
+		// The sender's watchdog starts anew with each session; a session that
+		// settled nothing is no progress.
+		st.Progress = l.s.progress
+	}
 	switch held := !l.s.heldAt.IsZero(); {
 	case l.s.phase == phaseSealed:
 		st.State, st.Code, st.Text = StateSealed, wire.CodeSealed, ""
