@@ -68,18 +68,26 @@ func printNodes(w io.Writer, all []admin.Status) {
 	t.print(w)
 }
 
+// nodeState says in one line how a node is, with every reason that it gives.
 func nodeState(s admin.Status) string {
-	switch {
-	case s.Error != "":
+	if s.Error != "" {
 		return "no answer"
-	case !s.Ready:
-		return "not ready: " + strings.Join(s.Reasons, "; ")
-	case s.Topology.Problem != "":
-		return "ready; topology: " + s.Topology.Problem
-	case len(s.Reasons) > 0:
-		return "ready; " + strings.Join(s.Reasons, "; ")
 	}
-	return "ready"
+	state := "ready"
+	if !s.Ready {
+		state = "not ready"
+	}
+	why := strings.Join(s.Reasons, "; ")
+	if s.Topology.Problem != "" {
+		if why != "" {
+			why += "; "
+		}
+		why += "topology: " + s.Topology.Problem
+	}
+	if why != "" {
+		state += ": " + strings.Join(strings.Fields(why), " ")
+	}
+	return state
 }
 
 func printLinks(w io.Writer, all []admin.Status) {
