@@ -147,10 +147,16 @@ func bodyLimit(info *zone.TopicInfo) int {
 	return maxBody
 }
 
+// noProperties stands for system properties that were not sent.
+var noProperties = &pb.SystemProperties{}
+
 // translate judges a message and fills out. out shares strings, maps and the body
 // with m.
 func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Status {
 	sp := m.GetSystemProperties()
+	if sp == nil {
+		sp = noProperties
+	}
 	if st := checkKind(info, sp); st != nil {
 		return st
 	}

@@ -291,3 +291,20 @@ func simple(group, topic string, batch int) *pb.ReceiveMessageRequest {
 		InvisibleDuration: durationpb.New(30 * time.Second), LongPollingTimeout: durationpb.New(20 * time.Millisecond),
 	}
 }
+
+// Every part of a message may be missing: what is left is judged, and the server
+// lives on.
+func TestSendWithMissingParts(t *testing.T) {
+	c := start(t, nil).dial(t, nil)
+	for name, m := range map[string]*pb.Message{
+		"all":               {},
+		"system properties": {Topic: msg("t", "M", nil).GetTopic(), Body: []byte("x")},
+		"topic":             {SystemProperties: msg("t", "M", nil).GetSystemProperties(), Body: []byte("x")},
+	} {
+		resp := send(t, c, m)
+		if code := resp.GetStatus().GetCode(); code != pb.Code_ILLEGAL_TOPIC && code != pb.Code_ILLEGAL_MESSAGE_ID {
+			t.Errorf("without %s: %v", name, resp.GetStatus())
+		}
+	}
+	want(t, send(t, c, msg("t", "M1", nil)).GetStatus(), pb.Code_OK)
+}
