@@ -103,16 +103,21 @@ func (s *Sync) find(ctx context.Context, stream wire.Stream) (*wire.Found, error
 
 // enter tells what is missing and takes the cache to where the landings begin.
 func (s *Sync) enter(ctx context.Context, f *wire.Found) error {
+	b := &Batch{To: Place{Group: f.Group, Incarnation: f.Incarnation, Offset: f.Next}}
 	if g, ok := begin(s.place, f, s.o.Exclusive); ok {
 		if err := s.gap(ctx, g); err != nil {
 			return err
 		}
+		// What is told now must not be told again as missing numbers.
+		for _, m := range s.marks.List() {
+			b.Drop = append(b.Drop, m.Flow)
+		}
+		s.marks = NewMarks(nil)
 	}
-	to := Place{Group: f.Group, Incarnation: f.Incarnation, Offset: f.Next}
-	if s.place == to {
+	if s.place == b.To {
 		return nil
 	}
-	return s.apply(ctx, &Batch{To: to})
+	return s.apply(ctx, b)
 }
 
 // follow applies what comes. It receives on another goroutine, which it joins.
@@ -254,7 +259,7 @@ func sameSpot(a, b Place) bool { return a.Incarnation == b.Incarnation && a.Offs
 // moved takes in that the cache stands elsewhere: ahead, since somebody else
 // applies to it as well, or back, which begins a refill.
 func (s *Sync) moved(ctx context.Context, at Place) error {
-	if at.Incarnation != s.place.Incarnation || at.Offset < s.place.Offset {
+	if !s.place.Empty() && (at.Incarnation != s.place.Incarnation || at.Offset < s.place.Offset) {
 		s.metrics.regression(ctx)
 		s.board.regressed()
 		s.log.Warn("the cache fell back; it is refilled", "seq", s.place.Offset, "found", at.Offset)

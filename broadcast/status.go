@@ -121,7 +121,7 @@ func (b *board) applied(batch *Batch, r Result, m *Marks) {
 		s.Applied += uint64(r.Applied)
 		s.Superseded += uint64(r.Superseded)
 		// A reader of the status keeps the old list, so it is not changed in place.
-		if len(batch.Marks) > 0 {
+		if len(batch.Marks) > 0 || len(batch.Drop) > 0 {
 			s.Watermarks = m.List()
 		}
 	})
