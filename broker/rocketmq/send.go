@@ -104,18 +104,21 @@ func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.M
 	if err := s.store.Publish(ctx, b.msgs, b.results); err != nil {
 		return &pb.SendMessageResponse{Status: statusOf(err)}
 	}
-	entries := make([]*pb.SendResultEntry, len(msgs))
-	stored := 0
+	entries, slab := make([]*pb.SendResultEntry, len(msgs)), make([]pb.SendResultEntry, len(msgs))
+	stored, last := 0, -1 // last is the last entry that says OK
 	for i := range entries {
-		r := &b.results[i]
-		e := &pb.SendResultEntry{MessageId: b.msgs[i].ID}
-		if r.Err != nil {
+		r, e := &b.results[i], &slab[i]
+		e.MessageId = b.msgs[i].ID
+		switch {
+		case r.Err != nil:
 			e.Status = statusOf(r.Err)
 			s.metrics.published.Add(ctx, 1, s.metrics.set(setKey{operation: opSend, topic: string(info.Name), code: e.Status.GetCode()}).add...)
-		} else {
-			e.Status = refuse(pb.Code_OK, reached(r))
-			e.Offset = r.Offset
-			stored++
+		case last >= 0 && sameReach(r, &b.results[last]):
+			e.Status, e.Offset = slab[last].Status, r.Offset
+			stored, last = stored+1, i
+		default:
+			e.Status, e.Offset = refuse(pb.Code_OK, reached(r)), r.Offset
+			stored, last = stored+1, i
 		}
 		entries[i] = e
 	}
@@ -137,6 +140,11 @@ func reached(r *broker.PublishResult) string {
 		return "level=" + r.Level.String() + " zone=" + string(d.Zone.Name)
 	}
 	return "level=" + r.Level.String()
+}
+
+// sameReach reports whether reached says the same of both.
+func sameReach(a, b *broker.PublishResult) bool {
+	return a.Level == b.Level && a.Destination.Channel == b.Destination.Channel && a.Destination.Zone == b.Destination.Zone
 }
 
 // bodyLimit is the largest body of a topic in bytes.

@@ -52,6 +52,7 @@ func New(o Options) (*Server, error) {
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
+		grpc.ForceServerCodecV2(pb.Codec),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
 		// C++ pings every 60 s and Java every 300 s, without calls too.

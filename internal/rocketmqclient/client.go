@@ -281,5 +281,5 @@ func (c *core) close() {
 
 // callOptions are those of every receive and unary call.
 func callOptions() grpc.DialOption {
-	return grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(sendBatchLimit+maxAnswer))
+	return grpc.WithDefaultCallOptions(grpc.ForceCodecV2(pb.Codec), grpc.MaxCallRecvMsgSize(maxAnswer), grpc.MaxCallSendMsgSize(sendBatchLimit+maxAnswer))
 }

@@ -1,0 +1,101 @@
+package rocketmqpb
+
+import (
+	"fmt"
+	"math/bits"
+	"sync"
+
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+)
+
+// Codec encodes and decodes for gRPC as its own codec does, cheaper: buffers are
+// reused without being cleared, and the requests that carry most of the bytes
+// are decoded without copying their bodies. It is safe for concurrent use.
+var Codec encoding.CodecV2 = codec{}
+
+type codec struct{}
+
+// Name is that of gRPC's own codec: the bytes are the same.
+func (codec) Name() string { return "proto" }
+
+// Marshal encodes a message into a reused buffer.
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return nil, fmt.Errorf("rocketmqpb: %T is no message", v)
+	}
+	size := proto.Size(m)
+	buf := wireBuffers.Get(size)
+	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*buf)[:0], m)
+	if err != nil {
+		wireBuffers.Put(buf)
+		return nil, err
+	}
+	if cap(out) != cap(*buf) { // the message was larger than its size said
+		return mem.BufferSlice{mem.SliceBuffer(out)}, nil
+	}
+	*buf = out
+	return mem.BufferSlice{mem.NewBuffer(buf, wireBuffers)}, nil
+}
+
+// Unmarshal decodes a message. The bodies of a SendMessageRequest share one
+// buffer, which lives as long as any of them.
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(proto.Message)
+	if !ok {
+		return fmt.Errorf("rocketmqpb: %T is no message", v)
+	}
+	if req, ok := v.(*SendMessageRequest); ok {
+		b := data.Materialize()
+		if decodeSend(b, req) {
+			return nil
+		}
+		return proto.Unmarshal(b, req)
+	}
+	buf := data.MaterializeToBuffer(wireBuffers)
+	defer buf.Free()
+	return proto.Unmarshal(buf.ReadOnlyData(), m)
+}
+
+// Sizes of the pooled buffers, as powers of two. Smaller ones are not worth a
+// pool, larger ones are rare and would be held for nothing.
+const (
+	leastBuffer = 10
+	mostBuffer  = 23
+)
+
+// bufferPool has a pool for each power of two, so that a buffer is at most twice
+// as large as asked. Its buffers hold old bytes: they are for whoever writes all
+// that it reads.
+type bufferPool struct {
+	pools [mostBuffer - leastBuffer + 1]sync.Pool // of *[]byte
+}
+
+// wireBuffers holds no state between uses.
+var wireBuffers = new(bufferPool)
+
+// Get implements mem.BufferPool.
+func (p *bufferPool) Get(n int) *[]byte {
+	class := max(bits.Len(uint(max(n, 1)-1)), leastBuffer) - leastBuffer
+	if class >= len(p.pools) {
+		b := make([]byte, n)
+		return &b
+	}
+	if b, ok := p.pools[class].Get().(*[]byte); ok {
+		*b = (*b)[:n]
+		return b
+	}
+	b := make([]byte, n, 1<<(class+leastBuffer))
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (p *bufferPool) Put(b *[]byte) {
+	class := bits.Len(uint(cap(*b))) - 1 - leastBuffer
+	if class < 0 || class >= len(p.pools) || cap(*b) != 1<<(class+leastBuffer) {
+		return
+	}
+	p.pools[class].Put(b)
+}
