@@ -80,7 +80,6 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 		return placement{}, err
 	}
 	f.last = flow.Fingerprint{Lineage: env.Lineage, Number: env.Number, Checksum: v.HeaderChecksum()}
-	s.landedAny = true
 	return s.store1(e, v)
 }
 

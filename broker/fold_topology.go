@@ -43,9 +43,7 @@ func (s *state) applyTopics(pos record.Position, body *topologyBody) error {
 	// In order of names, so that whatever dropping does is the same each time.
 	for _, name := range sortedKeys(s.topics) {
 		if t := s.topics[name]; !t.declared && !t.deadLetter {
-			if err := s.dropTopic(t); err != nil {
-				return err
-			}
+			s.dropTopic(t, pos)
 		}
 	}
 	return nil

@@ -75,7 +75,12 @@ func (b *Broker) snapshot(ctx context.Context) error {
 	b.trimAt, b.snapAt = b.snapAt, at
 	b.mu.Unlock()
 	b.metrics.snapshot(time.Duration(held))
-	return b.pruneSnapshots()
+	if err := b.pruneSnapshots(); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.state.deleteDropped(b.trimAt)
 }
 
 // writeFile replaces a file in the broker's directory in one step.

@@ -49,7 +49,14 @@ type state struct {
 	// the waiting.
 	dirtyTopics []*topic
 	dirtyFlows  []*outFlow
-	landedAny   bool
+	dropped     []droppedIndex // to be deleted; ascending by at
+}
+
+// droppedIndex is an index that the fold no longer has. Snapshots up to the
+// entry that dropped it name it, so its files stay until none of those is kept.
+type droppedIndex struct {
+	name string
+	at   record.Position // of that entry
 }
 
 // counts are running totals since the store was made.
@@ -187,8 +194,9 @@ func (s *state) undeclared() int {
 	return n
 }
 
-// dropTopic forgets a topic, its subscriptions and its indexes.
-func (s *state) dropTopic(t *topic) error {
+// dropTopic forgets a topic, its subscriptions and its indexes, at the entry at
+// pos.
+func (s *state) dropTopic(t *topic, pos record.Position) {
 	for _, sub := range t.subs {
 		delete(s.subs, sub.key)
 		s.progress.Drop(sub.key.group, sub.key.topic)
@@ -198,9 +206,17 @@ func (s *state) dropTopic(t *topic) error {
 	s.counts.DroppedTopics++
 	s.touchTopic(t)
 	for _, q := range t.queues {
-		if err := s.indexes.Delete(indexName(q.id)); err != nil {
+		s.dropped = append(s.dropped, droppedIndex{indexName(q.id), pos})
+	}
+}
+
+// deleteDropped deletes the indexes that no snapshot from oldest on names.
+func (s *state) deleteDropped(oldest record.Position) error {
+	for len(s.dropped) > 0 && s.dropped[0].at < oldest {
+		if err := s.indexes.Delete(s.dropped[0].name); err != nil {
 			return err
 		}
+		s.dropped = s.dropped[1:]
 	}
 	return nil
 }
