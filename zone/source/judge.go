@@ -54,7 +54,7 @@ func (e *RefusedError) Error() string {
 	case OtherDeployment:
 		return fmt.Sprintf("topology refused: %s; a node belongs to one deployment", e.Detail)
 	case MuchSmaller:
-		return fmt.Sprintf("topology of epoch %s not applied by itself: %s; confirm it with its digest %x", e.Epoch, e.Detail, e.Digest[:6])
+		return fmt.Sprintf("topology of epoch %s not applied by itself: %s; its digest is %x", e.Epoch, e.Detail, e.Digest[:6])
 	}
 	return fmt.Sprintf("topology refused: reason %d", uint8(e.Kind))
 }

@@ -26,7 +26,6 @@ func (f folder) topology() string        { return filepath.Join(f.dir, "topology
 func (f folder) pki() string             { return filepath.Join(f.dir, "pki") }
 func (f folder) log() string             { return filepath.Join(f.dir, "mqrouter.log") }
 func (f folder) data(n zone.Node) string { return filepath.Join(f.dir, "nodes", string(n)) }
-func (f folder) cert(n zone.Node) string { return filepath.Join(f.pki(), string(n)+".pem") }
 func (f folder) authority() string       { return filepath.Join(f.pki(), "ca.pem") }
 func (f folder) gossipKey() string       { return filepath.Join(f.pki(), gossip.KeyFile) }
 func (f folder) exists(path string) bool { _, err := os.Stat(path); return err == nil }

@@ -229,9 +229,10 @@ func (b *base) serve(ctx context.Context) error {
 
 // status fills what every node's status has.
 func (b *base) status(t *zone.Topology) admin.Status {
+	serving, stopping := b.serving.Load(), b.stopping.Load()
 	s := admin.Status{
 		Node: string(b.self.Name), Role: b.self.Role.String(), City: string(b.self.City.Name),
-		Version: b.version, Started: b.started, Ready: b.serving.Load(),
+		Version: b.version, Started: b.started, Ready: serving && !stopping,
 		Topology: admin.Topology{Epoch: t.Epoch.String(), Digest: fmt.Sprintf("%x", t.Digest[:8])},
 	}
 	if b.self.Zone != nil {
@@ -243,18 +244,57 @@ func (b *base) status(t *zone.Topology) admin.Status {
 	if b.city != nil {
 		s.Members = len(b.city.Members())
 	}
-	if r := b.source.Refusal(); r != nil {
-		s.Topology.Problem = r.Error()
-	} else if p := b.refused.Load(); p != nil {
-		s.Topology.Problem = *p
+	s.Topology.Problem = b.problem()
+	c := b.certs.Status()
+	if c.Err != nil {
+		s.Reasons = append(s.Reasons, "certificate: "+c.Err.Error())
 	}
-	if err := b.certs.Status().Err; err != nil {
-		s.Reasons = append(s.Reasons, "certificate: "+err.Error())
+	if end := c.NotAfter; !time.Now().Before(end) {
+		s.Reasons = append(s.Reasons, fmt.Sprintf("certificate: ended at %s; no new connection comes about", end.Format(time.RFC3339)))
 	}
-	if !s.Ready {
+	switch {
+	case stopping:
+		s.Reasons = append(s.Reasons, "stopping")
+	case !serving:
 		s.Reasons = append(s.Reasons, "starting")
 	}
 	return s
+}
+
+// problem says what is wrong between this node and the newest topology; empty
+// when nothing is.
+func (b *base) problem() string {
+	if r := b.source.Refusal(); r != nil {
+		if r.Kind == source.MuchSmaller {
+			return r.Error() + ": start this node again to take it"
+		}
+		return r.Error()
+	}
+	if p := b.refused.Load(); p != nil {
+		return *p
+	}
+	return drift(b.self, b.source.Current())
+}
+
+// drift says how the topology has this node otherwise than when it started:
+// what a node is and where it listens do not change while it runs.
+func drift(self *zone.NodeInfo, t *zone.Topology) string {
+	now := t.FindNode(self.Name)
+	if now == nil {
+		return fmt.Sprintf("epoch %s does not have this node any more; stop it, or add it again", t.Epoch)
+	}
+	if was, is := peer.IdentityFor(t.Deployment, self), peer.IdentityFor(t.Deployment, now); was != is {
+		return fmt.Sprintf("epoch %s has this node as %s; it runs as %s: issue a certificate and start it again", t.Epoch, is, was)
+	}
+	for _, a := range []struct{ what, was, is string }{
+		{"client", self.Client, now.Client}, {"peer", self.Peer, now.Peer}, {"quic", self.QUIC, now.QUIC},
+		{"gossip", self.Gossip, now.Gossip}, {"wan", self.WAN, now.WAN}, {"admin", self.Admin, now.Admin},
+	} {
+		if a.was != a.is {
+			return fmt.Sprintf("epoch %s has the %s address %q; this node runs with %q: start it again", t.Epoch, a.what, a.is, a.was)
+		}
+	}
+	return ""
 }
 
 // newIncarnation returns the random, non-zero id of a start.

@@ -228,6 +228,7 @@ func (n *brokerNode) followTopology(ctx context.Context) error {
 		switch err := n.broker.ApplyTopology(ctx, t); {
 		case err == nil:
 			n.refused.Store(nil)
+			n.text.of(t)
 			if err := n.city.SetMeta(func(m *gossip.Meta) { m.Epoch = t.Epoch }); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("tell the epoch: %w", err)
 			}

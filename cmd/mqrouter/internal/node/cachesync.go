@@ -139,6 +139,7 @@ func (n *cacheNode) follow(ctx context.Context) error {
 	}()
 	for {
 		t, changed := n.source.Watch()
+		n.text.of(t)
 		switch next, err := n.plan(t); {
 		case err != nil:
 			text := err.Error()

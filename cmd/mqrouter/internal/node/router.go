@@ -53,10 +53,15 @@ func (n *routerNode) start(ctx context.Context) error {
 	if err := n.startRouter(ctx, incarnation); err != nil {
 		return err
 	}
-	if err := n.startPeers(ctx, incarnation); err != nil {
+	l, err := n.newListener(incarnation)
+	if err != nil {
 		return err
 	}
-	return n.serveAdmin(ctx, n, n.source.Current)
+	// The admin address comes first, so that it tells of the drain to the end.
+	if err := n.serveAdmin(ctx, n, n.source.Current); err != nil {
+		return err
+	}
+	return n.startPeers(ctx, l)
 }
 
 // joinWAN starts the gossip of the routers of all cities.
@@ -113,16 +118,21 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	return nil
 }
 
-// startPeers listens for the sessions of this city's brokers. Its stop drains:
-// sessions are asked to go elsewhere, and have the grace period to do so.
-func (n *routerNode) startPeers(ctx context.Context, incarnation record.Incarnation) error {
+// newListener makes the listener for the sessions of this city's brokers.
+func (n *routerNode) newListener(incarnation record.Incarnation) (*peer.Listener, error) {
 	l, err := peer.NewListener(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)),
 		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s) })
 	if err != nil {
-		return err
+		return nil, err
 	}
 	n.watched.peers = append(n.watched.peers, watchedPeers{"in", l.Stats})
 	n.onStop("peer listener", l.Close)
+	return l, nil
+}
+
+// startPeers serves the listener. Its stop drains: sessions are asked to go
+// elsewhere, and have the grace period to do so.
+func (n *routerNode) startPeers(ctx context.Context, l *peer.Listener) error {
 	ln, err := n.listen(ctx, "peer", n.self.Peer)
 	if err != nil {
 		return err
@@ -187,6 +197,7 @@ func (n *routerNode) wake() {
 func (n *routerNode) followTopology(ctx context.Context) error {
 	for {
 		t, changed := n.source.Watch()
+		n.text.of(t)
 		for _, p := range []*gossip.Pool{n.city, n.wan} {
 			if err := p.SetMeta(func(m *gossip.Meta) { m.Epoch = t.Epoch }); err != nil && ctx.Err() == nil {
 				return fmt.Errorf("tell the epoch: %w", err)

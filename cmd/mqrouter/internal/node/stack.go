@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 )
 
-// stack runs the parts of a node. It is used by one goroutine.
+// stack runs the parts of a node. It is used by one goroutine, but for
+// stopping.
 type stack struct {
-	log   *slog.Logger
-	stops []func() error
-	fail  chan error // capacity 1: the first failure of a running part
-	once  sync.Once
+	log      *slog.Logger
+	stops    []func() error
+	fail     chan error // capacity 1: the first failure of a running part
+	once     sync.Once
+	stopping atomic.Bool // close has begun
 }
 
 func newStack(log *slog.Logger) *stack { return &stack{log: log, fail: make(chan error, 1)} }
@@ -70,6 +73,7 @@ func (s *stack) wait(ctx context.Context) error {
 
 // close stops the parts, the newest first.
 func (s *stack) close() error {
+	s.stopping.Store(true)
 	var errs []error
 	for i := len(s.stops) - 1; i >= 0; i-- {
 		errs = append(errs, s.stops[i]())

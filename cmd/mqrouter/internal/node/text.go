@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -14,11 +15,15 @@ import (
 type fileText struct {
 	path string
 
-	mu    sync.Mutex
-	last  []byte      // guarded by mu: as read last
-	text  []byte      // guarded by mu: of digest
-	known zone.Digest // guarded by mu
+	mu     sync.Mutex
+	recent [][]byte    // guarded by mu: as read, the newest last; at most keepTexts
+	text   []byte      // guarded by mu: of known
+	known  zone.Digest // guarded by mu
 }
+
+// keepTexts is how many texts are kept until the one in force is asked for: one
+// that was refused may follow it at once.
+const keepTexts = 4
 
 // read is a source.Options.Read that remembers what it read.
 func (f *fileText) read(path string) ([]byte, error) {
@@ -36,7 +41,13 @@ func (f *fileText) read(path string) ([]byte, error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last = b
+	if n := len(f.recent); n > 0 && bytes.Equal(f.recent[n-1], b) {
+		return b, nil
+	}
+	if len(f.recent) == keepTexts {
+		f.recent = append(f.recent[:0], f.recent[1:]...)
+	}
+	f.recent = append(f.recent, b)
 	return b, nil
 }
 
@@ -47,8 +58,11 @@ func (f *fileText) of(t *zone.Topology) []byte {
 	if f.known == t.Digest {
 		return f.text
 	}
-	if p, err := zone.Parse(f.last, f.path); err == nil && p.Digest == t.Digest {
-		f.text, f.known = f.last, t.Digest
+	for _, text := range f.recent {
+		if p, err := zone.Parse(text, f.path); err == nil && p.Digest == t.Digest {
+			f.text, f.known = text, t.Digest
+			break
+		}
 	}
 	return f.text
 }
