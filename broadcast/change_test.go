@@ -138,15 +138,6 @@ func TestParseRecordReadsBodiesThatClientsCompress(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	flipped := slices.Clone(encoded(t, []string{"k"}, props, []byte("gold"), 0).Bytes())
-	flipped[len(flipped)-1] ^= 1
-	v, err := record.Parse(flipped)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ParseRecord(v); err == nil {
-		t.Error("a damaged body was taken")
-	}
 }
 
 // FuzzParse holds that whatever is taken for a change is one: it formats, and

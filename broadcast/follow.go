@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 )
 
@@ -102,48 +103,45 @@ func (f *follower) drop(n int) {
 	}
 }
 
-// tellHole tells of numbers missing before the first landing.
+// tellHole tells of what is missing at or before the first landing.
 func (f *follower) tellHole(ctx context.Context) error {
-	first := &f.pending[0].envelope
-	if first.Number == 0 || !f.o.Exclusive {
-		return nil
+	l := &f.pending[0]
+	if miss := f.missing(l); miss.First > 0 {
+		if err := f.gap(ctx, Gap{Kind: GapNumbers, Flow: l.envelope.Flow, Missing: miss}); err != nil {
+			return err
+		}
 	}
-	miss := f.marks.Judge(first).Missing
-	if miss.First == 0 {
-		return nil
+	if l.damaged {
+		return f.gap(ctx, Gap{Kind: GapDamaged, Missing: Range{l.offset + 1, l.offset + 1}})
 	}
-	return f.gap(ctx, Gap{Kind: GapNumbers, Flow: first.Flow, Missing: miss})
+	return nil
+}
+
+// missing returns the numbers that should have come before the landing.
+func (f *follower) missing(l *landing) Range {
+	if l.envelope.Number == 0 || !f.o.Exclusive {
+		return Range{}
+	}
+	return f.marks.Judge(&l.envelope).Missing
 }
 
 // batch makes a batch of the first landings: within the limits, a flush-prefix
 // alone, and nothing from behind a hole.
 func (f *follower) batch() (*Batch, int) {
 	b := &Batch{To: f.place}
-	marks := map[string]int{} // place in b.Marks
+	marks := map[record.FlowID]int{} // where in b.Marks
 	bytes, used := 0, 0
 	for used < min(len(f.pending), f.o.BatchChanges) {
 		l := &f.pending[used]
-		var s Step
-		if l.envelope.Number > 0 {
-			s = f.marks.Judge(&l.envelope)
-		}
 		flush := l.rejected == nil && l.change.Op == OpFlushPrefix
-		if used > 0 && (bytes+l.size > f.o.BatchBytes || flush || (f.o.Exclusive && s.Missing.First > 0)) {
+		if used > 0 && (bytes+l.size > f.o.BatchBytes || flush || l.damaged || f.missing(l).First > 0) {
 			break
 		}
 		bytes += l.size
 		used++
 		b.To.Offset = l.offset + 1
-		if s.Moved {
-			f.marks.Move(s)
-			b.Drop = append(b.Drop, s.Drop...)
-			field := s.Mark.Field()
-			if i, ok := marks[field]; ok {
-				b.Marks[i] = s.Mark
-			} else {
-				marks[field] = len(b.Marks)
-				b.Marks = append(b.Marks, s.Mark)
-			}
+		if l.envelope.Number > 0 {
+			f.mark(b, f.marks.Judge(&l.envelope), marks)
 		}
 		if l.rejected != nil {
 			f.reject(l)
@@ -155,6 +153,21 @@ func (f *follower) batch() (*Batch, int) {
 		}
 	}
 	return b, used
+}
+
+// mark moves a watermark with the batch.
+func (f *follower) mark(b *Batch, s Step, at map[record.FlowID]int) {
+	if !s.Moved {
+		return
+	}
+	f.marks.Move(s)
+	b.Drop = append(b.Drop, s.Drop...)
+	if i, ok := at[s.Mark.Flow]; ok {
+		b.Marks[i] = s.Mark
+		return
+	}
+	at[s.Mark.Flow] = len(b.Marks)
+	b.Marks = append(b.Marks, s.Mark)
 }
 
 // reject counts a message that is no change. The stream goes on.

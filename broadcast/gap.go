@@ -21,9 +21,11 @@ const (
 	GapTrimmed
 	// GapNumbers: numbers of an origin never landed here.
 	GapNumbers
+	// GapDamaged: a landing cannot be read; it is damaged, or of a newer version.
+	GapDamaged
 )
 
-var gapNames = [...]string{GapFirstStart: "first start", GapTrimmed: "landings trimmed", GapNumbers: "numbers missing"}
+var gapNames = [...]string{GapFirstStart: "first start", GapTrimmed: "landings trimmed", GapNumbers: "numbers missing", GapDamaged: "landing not readable"}
 
 // String returns the kind in words.
 func (k GapKind) String() string {
@@ -48,6 +50,8 @@ func (g Gap) String() string {
 	switch g.Kind {
 	case GapNumbers:
 		return fmt.Sprintf("%s: %d to %d of %s", g.Kind, g.Missing.First, g.Missing.Through, g.Flow.Origin)
+	case GapDamaged:
+		return fmt.Sprintf("%s: offset %d", g.Kind, g.Missing.First-1)
 	case GapTrimmed:
 		if n := g.Missing.Len(); n > 0 {
 			return fmt.Sprintf("%s: %d", g.Kind, n)

@@ -93,6 +93,9 @@ func (p *Publisher) Publish(ctx context.Context, c Change) (Receipt, error) {
 			return Receipt{MessageID: r.MessageID, Reached: r.Text}, nil
 		}
 		if attempt == p.attempts || !retryable(err) || !pause(ctx, rand.N(retryPause)) {
+			if ctx.Err() != nil {
+				err = errors.Join(ctx.Err(), err) // gRPC has its own words for it
+			}
 			return Receipt{MessageID: msg.ID}, fmt.Errorf("broadcast: publish %s %q: %w", c.Op, c.Key, err)
 		}
 	}

@@ -38,6 +38,7 @@ type landing struct {
 	envelope record.Envelope // Number 0: published in the landing group itself
 	change   Change
 	rejected error  // the message is no change
+	damaged  bool   // rejected says why the landing cannot be read
 	id       string // message id, of a rejected one
 }
 
@@ -212,9 +213,7 @@ func parseLanded(payload []byte, next uint64) ([]landing, error) {
 			return nil, err
 		}
 		x := landing{offset: next, size: len(l.Data) - len(rest)}
-		if err := x.parse(env, rec); err != nil {
-			return nil, err
-		}
+		x.parse(env, rec)
 		some = append(some, x)
 		l.Data = rest
 		next++
@@ -223,10 +222,18 @@ func parseLanded(payload []byte, next uint64) ([]landing, error) {
 }
 
 // parse takes envelope and record apart. What a client wrote can only make the
-// landing a rejected one; damage to what brokers wrote ends the session.
-func (l *landing) parse(env, rec []byte) error {
+// landing a rejected one; one that cannot be read is a gap. Neither stops the
+// stream.
+func (l *landing) parse(env, rec []byte) {
+	if err := l.open(env, rec); err != nil {
+		l.rejected, l.damaged = err, true
+	}
+}
+
+func (l *landing) open(env, rec []byte) error {
 	if len(env) > 0 {
 		if _, err := record.ParseEnvelope(env, &l.envelope); err != nil {
+			l.envelope = record.Envelope{}
 			return err
 		}
 	}
@@ -234,9 +241,11 @@ func (l *landing) parse(env, rec []byte) error {
 	if err != nil {
 		return err
 	}
-	if l.change, l.rejected = ParseRecord(v); l.rejected != nil {
-		l.id = string(v.MessageID())
+	l.id = string(v.MessageID())
+	if err := v.Verify(); err != nil {
+		return err
 	}
+	l.change, l.rejected = ParseRecord(v)
 	return nil
 }
 

@@ -1,14 +1,10 @@
 package cache
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"net"
-	"os"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,78 +13,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/mqrouter/mqrouter/broadcast"
+	"github.com/mqrouter/mqrouter/broadcast/internal/redistest"
 )
-
-// server is a private Redis on a free loopback port.
-type server struct {
-	addr string
-	port string
-	dir  string
-	args []string
-	cmd  *exec.Cmd
-}
-
-// startRedis starts a Redis that ends with the test. Without the binary the
-// test is skipped, unless CI=true.
-func startRedis(t testing.TB, args ...string) *server {
-	t.Helper()
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("redis-server is not installed, and CI=true needs it")
-		}
-		t.Skip("redis-server is not installed")
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &server{addr: ln.Addr().String(), dir: t.TempDir(), args: args}
-	_, s.port, _ = net.SplitHostPort(s.addr)
-	ln.Close()
-	s.start(t)
-	t.Cleanup(s.kill)
-	return s
-}
-
-// start runs the process and returns when it accepts connections.
-func (s *server) start(t testing.TB) {
-	t.Helper()
-	args := append([]string{"--port", s.port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", s.dir}, s.args...)
-	s.cmd = exec.Command("redis-server", args...)
-	out, err := s.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ready := make(chan bool)
-	go func() {
-		lines := bufio.NewScanner(out)
-		seen := false
-		for lines.Scan() {
-			if !seen && strings.Contains(lines.Text(), "eady to accept connections") {
-				seen = true
-				ready <- true
-			}
-		}
-		if !seen {
-			ready <- false
-		}
-	}()
-	if !<-ready {
-		t.Fatalf("redis-server %v did not start", args)
-	}
-}
-
-// kill is kill -9.
-func (s *server) kill() {
-	if s.cmd != nil {
-		s.cmd.Process.Kill() //nolint:errcheck // it may have ended
-		s.cmd.Wait()         //nolint:errcheck // it was killed
-		s.cmd = nil
-	}
-}
 
 func openRedis(t testing.TB, o RedisOptions) *Redis {
 	t.Helper()
@@ -107,24 +33,24 @@ func openRedis(t testing.TB, o RedisOptions) *Redis {
 }
 
 // plainClient is what a reader in another process has.
-func plainClient(t testing.TB, s *server) *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.addr})
+func plainClient(t testing.TB, s *redistest.Server) *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.Addr})
 	t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func TestRedisConforms(t *testing.T) {
-	s := startRedis(t)
+	s := redistest.Start(t)
 	var n atomic.Int32
 	conformance(t, func(t *testing.T) broadcast.Applier {
-		return openRedis(t, RedisOptions{Addrs: []string{s.addr}, Prefix: fmt.Sprintf("c%d[*]?:", n.Add(1))})
+		return openRedis(t, RedisOptions{Addrs: []string{s.Addr}, Prefix: fmt.Sprintf("c%d[*]?:", n.Add(1))})
 	})
 }
 
 // TestRedisClusterConforms runs the suite against a cluster of one node that
 // refuses scripts over several slots.
 func TestRedisClusterConforms(t *testing.T) {
-	s := startRedis(t, "--cluster-enabled", "yes")
+	s := redistest.Start(t, "--cluster-enabled", "yes")
 	c := plainClient(t, s)
 	if err := c.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
@@ -135,20 +61,20 @@ func TestRedisClusterConforms(t *testing.T) {
 			t.Fatal("the cluster does not come up")
 		}
 	}
-	if _, err := NewRedis(RedisOptions{Addrs: []string{s.addr}, Cluster: true, Prefix: "member:"}); !errors.Is(err, ErrNoHashTag) {
+	if _, err := NewRedis(RedisOptions{Addrs: []string{s.Addr}, Cluster: true, Prefix: "member:"}); !errors.Is(err, ErrNoHashTag) {
 		t.Errorf("a prefix without a hash tag: %v", err)
 	}
 	var n atomic.Int32
 	conformance(t, func(t *testing.T) broadcast.Applier {
-		return openRedis(t, RedisOptions{Addrs: []string{s.addr}, Cluster: true, Prefix: fmt.Sprintf("{c%d}:", n.Add(1))})
+		return openRedis(t, RedisOptions{Addrs: []string{s.Addr}, Cluster: true, Prefix: fmt.Sprintf("{c%d}:", n.Add(1))})
 	})
 }
 
 // TestRedisLayoutIsPinned reads with plain commands: readers in other languages
 // depend on the layout.
 func TestRedisLayoutIsPinned(t *testing.T) {
-	s := startRedis(t)
-	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.addr}, Prefix: "sh:"}))
+	s := redistest.Start(t)
+	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.Addr}, Prefix: "sh:"}))
 	brief := set("brief", 1, "v")
 	brief.TTL = time.Minute
 	r.apply(set("member:1", 42, "gold"), del("member:2", math.MaxUint64), brief)
@@ -190,11 +116,11 @@ func TestRedisLayoutIsPinned(t *testing.T) {
 }
 
 func TestRedisTouchesOnlyItsOwnKeys(t *testing.T) {
-	s := startRedis(t)
+	s := redistest.Start(t)
 	c, ctx := plainClient(t, s), t.Context()
 	c.Set(ctx, "member:theirs", "x", 0)
 	c.Set(ctx, "other", "y", 0)
-	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.addr}}))
+	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.Addr}}))
 	r.apply(set("member:1", 1, "a"), flush("member:", 5), set("member:2", 6, "b"))
 	if err := r.a.Flush(ctx, horizon); err != nil {
 		t.Fatal(err)
@@ -208,12 +134,12 @@ func TestRedisTouchesOnlyItsOwnKeys(t *testing.T) {
 }
 
 func TestRedisIsNotStoppedByKeysOfAnotherKind(t *testing.T) {
-	s := startRedis(t)
+	s := redistest.Start(t)
 	c, ctx := plainClient(t, s), t.Context()
 	c.LPush(ctx, "k", "x")
 	c.LPush(ctx, "mqr:v:k", "x")
 	c.Set(ctx, "mqr:v:l", "no rank", 0)
-	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.addr}}))
+	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.Addr}}))
 	r.apply(set("k", 1, "a"), set("l", 1, "b"))
 	r.want("k", "a", 1)
 	r.want("l", "b", 1)
@@ -235,8 +161,8 @@ func TestRedisIsNotStoppedByKeysOfAnotherKind(t *testing.T) {
 // TestRedisFlushPrefixSweepsManyKeysAndResumes ends the first attempt within
 // the sweep; the second one finishes it.
 func TestRedisFlushPrefixSweepsManyKeysAndResumes(t *testing.T) {
-	s := startRedis(t)
-	a := openRedis(t, RedisOptions{Addrs: []string{s.addr}})
+	s := redistest.Start(t)
+	a := openRedis(t, RedisOptions{Addrs: []string{s.Addr}})
 	r := newRig(t, a)
 	var changes []broadcast.Change
 	for i := range 4 * sweepChunk {
@@ -285,10 +211,10 @@ func (h *cancelAfter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.
 }
 
 func TestRedisThatIsDeadIsAnErrorAndComesBack(t *testing.T) {
-	s := startRedis(t)
-	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.addr}}))
+	s := redistest.Start(t)
+	r := newRig(t, openRedis(t, RedisOptions{Addrs: []string{s.Addr}}))
 	r.apply(set("k", 1, "a"))
-	s.kill()
+	s.Kill()
 	b := r.batch(set("k", 2, "b"))
 	if _, err := r.a.Apply(t.Context(), b); err == nil {
 		t.Fatal("a dead Redis took a batch")
@@ -296,7 +222,7 @@ func TestRedisThatIsDeadIsAnErrorAndComesBack(t *testing.T) {
 	if _, err := r.a.Get(t.Context(), "k"); err == nil {
 		t.Fatal("a dead Redis answered")
 	}
-	s.start(t)
+	s.Start(t)
 	_, err := r.a.Apply(t.Context(), b)
 	var moved *broadcast.MovedError
 	if !errors.As(err, &moved) || !moved.At.Empty() {
@@ -325,8 +251,8 @@ func TestNewRedisChecksItsOptions(t *testing.T) {
 // BenchmarkRedisApply applies batches of 512 changes of 200 bytes to a real
 // Redis on the same machine.
 func BenchmarkRedisApply(b *testing.B) {
-	s := startRedis(b)
-	benchmarkApply(b, openRedis(b, RedisOptions{Addrs: []string{s.addr}}))
+	s := redistest.Start(b)
+	benchmarkApply(b, openRedis(b, RedisOptions{Addrs: []string{s.Addr}}))
 }
 
 func BenchmarkMemoryApply(b *testing.B) { benchmarkApply(b, NewMemory(MemoryOptions{})) }
