@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/redis/go-redis/v9/logging"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mqrouter/mqrouter/broadcast"
@@ -68,12 +69,17 @@ func (n *cacheNode) start(ctx context.Context) error {
 	return n.serveAdmin(ctx, n, n.source.Current)
 }
 
+// quietRedis silences go-redis, which would write to the standard error by
+// itself: what it has to say comes back as errors, too.
+var quietRedis = sync.OnceFunc(logging.Disable)
+
 // openCache opens the Redis of the configuration, or a cache in this process.
 func (n *cacheNode) openCache() error {
 	if n.cfg.Redis == "" {
 		n.applier, n.kind = cache.NewMemory(cache.MemoryOptions{}), "memory"
 		return nil
 	}
+	quietRedis()
 	var addrs []string
 	for a := range strings.SplitSeq(n.cfg.Redis, ",") {
 		addrs = append(addrs, strings.TrimSpace(a))
