@@ -116,15 +116,25 @@ func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
 	n := i + 1
 	if last := len(f.marks) - 1; last < 0 || f.marks[last].ID != s.lineage {
 		f.marks = append(f.marks, s.mark(n))
-		if len(f.marks) > maxMarks {
-			f.marks = slices.Delete(f.marks, 0, 1)
-		}
+		f.forgetMarks()
 	}
 	for _, l := range f.legs {
 		l.backlog += int64(e.Size)
 	}
 	s.touchFlow(f)
 	return placement{ok: true, queue: int(v.Queue()), offset: n}, nil
+}
+
+// forgetMarks drops the oldest lineage rows when there are many, but for those
+// with a number that a destination may still stand at.
+func (f *outFlow) forgetMarks() {
+	slowest := f.head()
+	for _, l := range f.legs {
+		slowest = min(slowest, l.cursor)
+	}
+	for n := len(f.marks); n > maxAllMarks || n > maxMarks && f.marks[1].First <= slowest; n-- {
+		f.marks = slices.Delete(f.marks, 0, 1)
+	}
 }
 
 func (s *state) newOutFlow(id record.FlowID) (*outFlow, error) {

@@ -15,7 +15,8 @@ import (
 // Bounds of the fold. They keep state small whatever the log holds.
 const (
 	maxQueues   = 4096 // queues of a topic that the fold opens
-	maxMarks    = 64   // lineage rows of a flow; older ones are forgotten
+	maxMarks    = 64   // lineage rows of a flow that every destination has passed; older ones are forgotten
+	maxAllMarks = 1024 // lineage rows of a flow at all: a destination that is behind by more is refused
 	maxHistory  = 64   // lineages of an origin that a destination remembers
 	maxOutcomes = 8192 // outcome ranges of a flow that wait for the origin's cursor
 )

@@ -87,7 +87,9 @@ func findHave(history []Have, id record.LineageID) (Have, bool) {
 	return Have{}, false
 }
 
-// markAt returns the row of the table to which the number belongs.
+// markAt returns the row of the table to which the number belongs. Numbers below
+// the first row count as that row's: their own was forgotten, which only a
+// destination that has nothing of the flow can meet.
 func markAt[M ~struct {
 	Epoch uint64
 	ID    record.LineageID
@@ -98,7 +100,10 @@ func markAt[M ~struct {
 			return m, true
 		}
 	}
-	return wire.Mark{}, false
+	if len(table) == 0 {
+		return wire.Mark{}, false
+	}
+	return wire.Mark(table[0]), true
 }
 
 // rowEnd returns the last number of the row that the number belongs to, at
@@ -134,6 +139,8 @@ func (o *origin) verify(a *wire.Accept) *RefusedError {
 		return nil
 	case last.Number == 0 || last.Number >= a.Next:
 		return refused(wire.CodeMalformed, "fingerprint of %d, but %d is expected next", last.Number, a.Next)
+	case len(o.state.Lineage) > 0 && last.Number < o.state.Lineage[0].First:
+		return nil // which lineage it had is forgotten here
 	}
 	if m, ok := markAt(o.state.Lineage, last.Number); !ok || m.ID != last.Lineage {
 		return refused(wire.CodeDiverged, "number %d is of lineage %x there, of %x here", last.Number, last.Lineage, m.ID)
