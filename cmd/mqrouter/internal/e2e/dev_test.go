@@ -6,10 +6,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mqrouter/mqrouter/zone/sample"
 )
 
 // deployment is a running `mqrouter dev`.
@@ -32,15 +37,20 @@ func (d *deployment) addr(documented int) string {
 // env lets commands find the deployment.
 func (d *deployment) env() []string { return []string{"MQROUTER_ADMIN=" + d.addr(5101)} }
 
-// offsetFor returns a port offset at which the sample's ports are free.
+// offsetFor returns a port offset at which all of the sample's ports are free
+// and below the ephemeral range.
 func offsetFor(t *testing.T) int {
 	t.Helper()
-	for offset := 11000; offset < 22000; offset += 500 {
-		ok := true
-		for _, base := range []int{5101, 5120, 6001, 6017, 6101, 6106, 7001, 7006, 8081, 8091, 9001, 9017} {
-			ok = ok && free(base+offset)
+	var bases []int
+	for _, m := range regexp.MustCompile(`127\.0\.0\.1:(\d+)`).FindAllSubmatch(sample.YAML, -1) {
+		port, err := strconv.Atoi(string(m[1]))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if ok {
+		bases = append(bases, port)
+	}
+	for offset := 11000; offset < 22000; offset += 310 {
+		if !slices.ContainsFunc(bases, func(base int) bool { return !free(base + offset) }) {
 			return offset
 		}
 	}
