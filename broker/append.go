@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"slices"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -12,39 +13,60 @@ type op struct {
 	batch    commitlog.Batch
 	places   []placement // by entry; written by the fold
 	folded   bool        // written by the fold: every entry was applied
+	owner    *Broker     // set by append
 	finished func(error) // called once, in log order for successes; must not block
+	waiter   chan error  // capacity 1; told when finished is nil
 }
 
 // append hands the entries to the log. finished is called once unless append
 // returns an error: with nil when they are committed and folded (or, buffered,
 // handed to the operating system; places are not filled then).
 func (b *Broker) append(ctx context.Context, o *op) error {
-	o.places = make([]placement, len(o.batch.Entries))
-	o.batch.Result = o
-	o.batch.Done = func(batch *commitlog.Batch, err error) {
-		if err == nil && !batch.Buffered && !o.folded {
-			err = b.failure()
-		}
-		o.finished(err)
-	}
+	n := len(o.batch.Entries)
+	o.places = slices.Grow(o.places[:0], n)[:n]
+	clear(o.places)
+	o.folded, o.owner = false, b
+	o.batch.Result, o.batch.Done = o, endOp
 	return b.log.Append(ctx, &o.batch)
 }
 
+// endOp tells the owner of a batch what became of it.
+func endOp(batch *commitlog.Batch, err error) {
+	o := batch.Result.(*op)
+	if err == nil && !batch.Buffered && !o.folded {
+		err = o.owner.failure()
+	}
+	if o.finished == nil {
+		o.waiter <- err
+		return
+	}
+	o.finished(err)
+}
+
 // appendWait appends and waits until the entries are committed and folded. When
-// ctx ends first, their fate is not known to the caller.
+// ctx ends first, their fate is not known to the caller, and o must not be used
+// again.
 func (b *Broker) appendWait(ctx context.Context, o *op) error {
-	done := make(chan error, 1)
-	o.finished = func(err error) { done <- err }
+	o.finished = nil
+	if o.waiter == nil {
+		o.waiter = make(chan error, 1)
+	}
 	if err := b.append(ctx, o); err != nil {
 		return err
 	}
 	select {
-	case err := <-done:
+	case err := <-o.waiter:
 		return err
 	case <-ctx.Done():
-		return ctx.Err()
+		return &waitError{ctx.Err()}
 	}
 }
+
+// waitError says that the wait for an append ended before the append.
+type waitError struct{ err error }
+
+func (e *waitError) Error() string { return e.err.Error() }
+func (e *waitError) Unwrap() error { return e.err }
 
 // own encodes a record of this group as an entry.
 func (b *Broker) own(r *record.Record) (commitlog.Entry, error) {

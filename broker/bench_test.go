@@ -44,7 +44,25 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-func openBench(b *testing.B) *station {
+// A publish allocates for itself nothing that grows with its messages: what is
+// left is the log's buffer and what the fold keeps now and then.
+func TestPublishAllocatesLittle(t *testing.T) {
+	s := openBench(t)
+	for _, batch := range []int{1, 32} {
+		msgs, out := benchMessages(s, batch, 1024), make([]PublishResult, batch)
+		got := testing.AllocsPerRun(200, func() {
+			if err := s.Publish(t.Context(), msgs, out); err != nil || out[0].Err != nil {
+				t.Fatal(err, out[0].Err)
+			}
+		})
+		// A publication takes six, which a pool may forget at any time.
+		if limit := 20.0; got > limit {
+			t.Errorf("%d messages: %v allocations, the limit is %v", batch, got, limit)
+		}
+	}
+}
+
+func openBench(b testing.TB) *station {
 	s := &station{t: b, fs: disk.OS{}, node: "rz02-a-1", topo: sample(b)}
 	o := s.options()
 	o.Dir, o.Logger = b.TempDir(), nil

@@ -56,6 +56,8 @@ type Broker struct {
 
 	alive atomic.Pointer[func(string) bool]
 
+	publications sync.Pool // of *publication
+
 	// mu guards the fold's state. The fold holds it while it applies what was
 	// committed, readers while they look something up; nobody waits for the
 	// disk, the log or a peer under it, but for index reads and flushes.

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -36,32 +36,33 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 		return &Error{Op: "publish", Kind: KindInvalid, Text: fmt.Sprintf("%d messages and %d results; 1 to %d messages are allowed", len(msgs), len(out), b.limits.MaxBatch)}
 	}
 	v := b.view.Load()
-	o := &op{batch: commitlog.Batch{Buffered: true, Entries: make([]commitlog.Entry, 0, len(msgs))}}
-	which := make([]int, 0, len(msgs)) // entry -> message
+	p := b.publication(len(msgs))
 	stored := wallNow()
 	for i := range msgs {
 		out[i] = PublishResult{Offset: -1}
-		e, durability, err := b.prepare(v, &msgs[i], &out[i], stored)
-		if err != nil {
-			out[i].Err = err
-			continue
+		out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)
+		if out[i].Err == nil {
+			p.which = append(p.which, i)
 		}
-		o.batch.Entries = append(o.batch.Entries, e)
-		o.batch.Buffered = o.batch.Buffered && durability == zone.DurabilityBuffered
-		which = append(which, i)
 	}
-	if len(which) == 0 {
+	if len(p.which) == 0 {
+		b.release(p)
 		return nil
 	}
 	began := b.now()
-	if err := b.appendWait(ctx, o); err != nil {
-		b.metrics.publishFailed(ctx, len(which))
+	if err := b.appendWait(ctx, &p.op); err != nil {
+		b.metrics.publishFailed(ctx, len(p.which))
+		var waiting *waitError
+		if !errors.As(err, &waiting) { // else the log still uses it
+			b.release(p)
+		}
 		return &Error{Op: "publish", Kind: kindOfLog(err), Err: err}
 	}
-	b.metrics.published(ctx, len(which), b.now()-began)
-	for k, i := range which {
-		o.result(k, b.self, &out[i])
+	b.metrics.published(ctx, len(p.which), b.now()-began)
+	for k, i := range p.which {
+		p.op.result(k, b.self, &out[i])
 	}
+	b.release(p)
 	return nil
 }
 
@@ -78,22 +79,22 @@ func (o *op) result(k int, self zone.Group, r *PublishResult) {
 	}
 }
 
-// prepare validates, resolves and encodes one message.
-func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time) (commitlog.Entry, zone.Durability, error) {
+// prepare validates, resolves and encodes one message into the publication.
+func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time, p *publication) error {
 	if m.Topic == nil || v.topics[m.Topic.Name] == nil {
 		var name zone.Topic
 		if m.Topic != nil {
 			name = m.Topic.Name
 		}
-		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: KindTopicUnknown, Topic: name}
+		return &Error{Op: "publish", Kind: KindTopicUnknown, Topic: name}
 	}
 	t := v.topics[m.Topic.Name]
 	if err := checkMessage(t.info, v, m); err != nil {
-		return commitlog.Entry{}, 0, err
+		return err
 	}
 	d, err := v.topo.Resolve(query(v, t.info, m))
 	if err != nil {
-		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
+		return &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
 	}
 	if d.Reach == zone.ReachZone && m.MessageGroup == "" {
 		// Every group of the zone serves its consumers: passing a message without
@@ -101,30 +102,34 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 		d.Group = v.group
 	}
 	r.Destination = d
-	rec := b.recordOf(v, t, m, &d, stored)
+	rec := &p.record
+	b.recordOf(rec, v, t, m, &d, stored)
+	p.properties = properties(p.properties[:0], m.Properties)
+	rec.Properties = p.properties
 	r.Queue = int(rec.Queue)
 	if rec.Target != "" {
 		if err := b.checkBudget(t.info, rec); err != nil {
-			return commitlog.Entry{}, 0, err
+			return err
 		}
 		if err := checkFar(t.info, m, &d); err != nil {
-			return commitlog.Entry{}, 0, err
+			return err
 		}
 	}
-	if size := record.EncodedLen(rec); size-len(m.Body) > record.MaxHeader-headroom || size > record.MaxRecord-headroom {
-		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: KindTooLarge, Topic: t.info.Name,
+	size := record.EncodedLen(rec)
+	if size-len(m.Body) > record.MaxHeader-headroom || size > record.MaxRecord-headroom {
+		return &Error{Op: "publish", Kind: KindTooLarge, Topic: t.info.Name,
 			Text: fmt.Sprintf("properties, keys and ids of %d bytes; at most %d are allowed", size-len(m.Body), record.MaxHeader-headroom)}
 	}
-	e, err := b.own(rec)
-	if err != nil {
+	if err := p.add(size); err != nil {
 		kind := KindInvalid
 		var limit *record.LimitError
 		if errors.As(err, &limit) {
 			kind = KindTooLarge
 		}
-		return commitlog.Entry{}, 0, &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
+		return &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
 	}
-	return e, t.info.Durability, nil
+	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered
+	return nil
 }
 
 // checkMessage refuses what this build or the topic does not take.
@@ -203,17 +208,18 @@ func kindOfResolve(err error) Kind {
 	return KindUnroutable
 }
 
-// recordOf makes the record of a message.
-func (b *Broker) recordOf(v *view, t *topicView, m *Message, d *zone.Destination, stored time.Time) *record.Record {
+// recordOf makes the record of a message, but for its properties.
+func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d *zone.Destination, stored time.Time) {
 	info := t.info
-	r := &record.Record{
-		Type: record.TypeMessage, Topic: info.Name, Queue: chooseQueue(t, m),
+	*r = record.Record{
+		Identity: record.Identity{Group: b.self},
+		Type:     record.TypeMessage, Topic: info.Name, Queue: chooseQueue(t, m),
 		Kind: info.Kind, Class: info.Class, Durability: info.Durability,
 		Shard: record.NoShard, Slot: d.Slot, RouteEpoch: v.topo.Epoch, Residency: t.residency,
 		Born: m.Born, Stored: stored,
 		MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 		Attempt: uint32(max(m.Attempt, 0)), TraceContext: m.TraceContext, BornHost: m.BornHost,
-		Encoding: m.Encoding, Digest: m.Digest, Properties: properties(m.Properties), Body: m.Body,
+		Encoding: m.Encoding, Digest: m.Digest, Body: m.Body,
 	}
 	if m.MessageGroup != "" {
 		r.GroupHash = xxhash.Sum64String(m.MessageGroup)
@@ -228,7 +234,6 @@ func (b *Broker) recordOf(v *view, t *topicView, m *Message, d *zone.Destination
 		r.Target = string(d.Group.Name)
 		r.Lane = uint8(int(d.Slot) % b.log.Lanes())
 	}
-	return r
 }
 
 // chooseQueue keeps a message group in one queue, takes the client's hint, and
@@ -246,21 +251,15 @@ func chooseQueue(t *topicView, m *Message) uint16 {
 	return uint16(t.turn.Add(1) % uint32(n))
 }
 
-// properties orders the properties, so that equal messages have equal bytes.
-func properties(m map[string]string) []record.Property {
-	if len(m) == 0 {
-		return nil
-	}
-	list := make([]record.Property, 0, len(m))
+// properties appends the properties in order, so that equal messages have equal
+// bytes.
+func properties(list []record.Property, m map[string]string) []record.Property {
 	for k, v := range m {
 		list = append(list, record.Property{Key: k, Value: v})
 	}
-	slices.SortFunc(list, func(a, b record.Property) int {
-		if a.Key < b.Key {
-			return -1
-		}
-		return 1
-	})
+	if len(list) > 1 {
+		slices.SortFunc(list, func(a, b record.Property) int { return cmp.Compare(a.Key, b.Key) })
+	}
 	return list
 }
 
