@@ -104,11 +104,13 @@ func one(is bool) int64 {
 
 func (b *base) nodeMeters(m *meterSet) func(*look) {
 	ready := m.gauge("mqrouter.node.ready", "{node}", "1 when the node serves.")
+	uptime := m.float("mqrouter.node.uptime", "s", "Time since the node started.")
 	reasons := m.gauge("mqrouter.node.reasons", "{reason}", "Reasons why the node is not ready or works in a degraded way; status tells them.")
 	epoch := m.gauge("mqrouter.topology.epoch", "{epoch}", "Number of the epoch in force; term and digest are attributes.")
 	refused := m.gauge("mqrouter.topology.refused", "{topology}", "1 when the newest topology file is not in force here; status tells why.")
 	return func(l *look) {
 		l.ObserveInt64(ready, one(l.status.Ready))
+		l.ObserveFloat64(uptime, l.now.Sub(l.status.Started).Seconds())
 		l.ObserveInt64(reasons, int64(len(l.status.Reasons)))
 		l.ObserveInt64(epoch, int64(l.topology.Epoch.Number), metric.WithAttributes(
 			attribute.Int64("term", int64(l.topology.Epoch.Term)), attribute.String("digest", l.status.Topology.Digest)))
