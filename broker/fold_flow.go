@@ -98,13 +98,15 @@ func (s *state) legOf(id record.FlowID, key legKey) *leg {
 
 // number gives the record the next number of its flow.
 func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
-	id := record.FlowID{
-		Origin: s.self, Incarnation: s.store, Target: string(v.Target()),
-		Channel: v.Channel(), Class: v.Class(), Lane: v.Lane(),
-	}
+	id := record.FlowID{Origin: s.self, Incarnation: s.store, Channel: v.Channel(), Class: v.Class(), Lane: v.Lane()}
 	var err error
-	f := s.out[id]
+	// Written out, since a string of bytes costs nothing inside an index only.
+	f := s.out[record.FlowID{
+		Origin: id.Origin, Incarnation: id.Incarnation, Target: string(v.Target()),
+		Channel: id.Channel, Class: id.Class, Lane: id.Lane,
+	}]
 	if f == nil {
+		id.Target = string(v.Target())
 		if f, err = s.newOutFlow(id); err != nil {
 			return placement{}, err
 		}

@@ -54,8 +54,8 @@ func (f *inFlow) waiting(cursor uint64) int {
 // settled prefix is ignored, so that no number can settle twice or be jumped
 // over, whatever was appended.
 func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
-	var env record.Envelope
-	if _, err := record.ParseEnvelope(e.Envelope, &env); err != nil {
+	env := &s.envelope
+	if _, err := record.ParseEnvelope(e.Envelope, env); err != nil {
 		return placement{}, err
 	}
 	f := s.in[env.Flow]

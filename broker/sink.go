@@ -126,10 +126,12 @@ func (s *sink) judge(l *flow.Landing) ([]commitlog.Entry, error) {
 	}
 	if len(l.Records) == 0 {
 		env.Number, env.Through, env.Outcome, env.Reason = l.First, l.Through, l.Outcome, l.Reason
-		e, err := envelopeEntry(&env, nil)
-		return []commitlog.Entry{e}, err
+		buf, err := record.AppendEnvelope(nil, &env)
+		return []commitlog.Entry{{Kind: commitlog.KindLanding, Envelope: buf}}, err
 	}
 	entries := make([]commitlog.Entry, 0, len(l.Records))
+	// All envelopes are of one size: one arena holds them.
+	arena := make([]byte, 0, len(l.Records)*record.EnvelopeLen(&env))
 	for i, rec := range l.Records {
 		reason, err := v.judge(l, rec)
 		if err != nil {
@@ -140,18 +142,13 @@ func (s *sink) judge(l *flow.Landing) ([]commitlog.Entry, error) {
 		if reason != record.ReasonNone {
 			env.Outcome, env.Reason, rec = record.OutcomeParked, reason, nil
 		}
-		e, err := envelopeEntry(&env, rec)
-		if err != nil {
+		start := len(arena)
+		if arena, err = record.AppendEnvelope(arena, &env); err != nil {
 			return nil, err
 		}
-		entries = append(entries, e)
+		entries = append(entries, commitlog.Entry{Kind: commitlog.KindLanding, Envelope: arena[start:len(arena):len(arena)], Record: rec})
 	}
 	return entries, nil
-}
-
-func envelopeEntry(env *record.Envelope, rec []byte) (commitlog.Entry, error) {
-	buf, err := record.AppendEnvelope(nil, env)
-	return commitlog.Entry{Kind: commitlog.KindLanding, Envelope: buf, Record: rec}, err
 }
 
 // judge returns why the record can never land here, or ReasonNone. It is held

@@ -51,6 +51,8 @@ type state struct {
 	dirtyTopics []*topic
 	dirtyFlows  []*outFlow
 	dropped     []droppedIndex // to be deleted; ascending by at
+
+	envelope record.Envelope // volatile: of the landing at hand; its strings serve the next one
 }
 
 // droppedIndex is an index that the fold no longer has. Snapshots up to the

@@ -2,7 +2,6 @@ package commitlog
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -95,9 +94,10 @@ func batchSize(b *Batch) (int64, error) {
 		case len(e.Record) > record.MaxRecord || len(e.Envelope) > record.MaxEnvelope:
 			return 0, ErrTooLarge
 		case e.Kind == KindOwn && len(e.Envelope) == 0:
-			// The writer stamps the record, so it must be one.
-			if _, err := record.Parse(e.Record); err != nil {
-				return 0, errors.Join(ErrInvalid, err)
+			// The writer stamps the record, so it must be one. What is in it, its
+			// encoder has checked.
+			if !record.CanStamp(e.Record) {
+				return 0, ErrInvalid
 			}
 		case e.Kind != KindLanding || len(e.Envelope) == 0:
 			return 0, ErrInvalid

@@ -203,14 +203,24 @@ func checkShort[S ~string](field string, list []S) error {
 }
 
 // Stamp sets the identity of an encoded own record and its header checksum. b
-// is what AppendRecord appended; anything else makes it panic, so it is not for
-// bytes from outside.
+// is what AppendRecord appended; bytes that CanStamp refuses make it panic, so it
+// is not for bytes from outside.
 func Stamp(b []byte, inc Incarnation, epoch uint64, pos Position) {
 	binary.LittleEndian.PutUint64(b[offIncarnation:], uint64(inc))
 	binary.LittleEndian.PutUint64(b[offEpoch:], epoch)
 	binary.LittleEndian.PutUint64(b[offPosition:], uint64(pos))
 	header := int(binary.LittleEndian.Uint32(b[offHeader:]))
 	binary.LittleEndian.PutUint32(b[offHeaderSum:], headerSum(b, header))
+}
+
+// CanStamp reports whether b has the form that Stamp relies on. It does not read
+// checksums or fields: Parse does.
+func CanStamp(b []byte) bool {
+	if len(b) < fixedLen || b[offVersion] != Version || b[offType] == 0 {
+		return false
+	}
+	total, header := binary.LittleEndian.Uint32(b[offTotal:]), binary.LittleEndian.Uint32(b[offHeader:])
+	return uint64(total) == uint64(len(b)) && header >= fixedLen && header <= total && header <= MaxHeader
 }
 
 func headerSum(b []byte, header int) uint32 {
