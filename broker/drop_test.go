@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -66,4 +68,42 @@ func TestDroppedTopicLeavesOldSnapshotsUsable(t *testing.T) {
 	if got := names(); got >= before {
 		t.Errorf("%d indexes, %d before: those of the dropped topic are kept for ever", got, before)
 	}
+}
+
+// TestTrimmedDeadLetterIsSettled: an undeclared group holds nothing back. What
+// was trimmed while it had used up its attempts is neither copied nor tried for
+// ever.
+func TestTrimmedDeadLetterIsSettled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.SegmentBytes, limits.SnapshotEvery, limits.TrimEvery, limits.UnknownTries = 64<<10, time.Hour, 1000*time.Hour, 1
+		s := open(t, disk.NewMem(), "rz02-a-1", sample(t, "unknown_groups: refuse", "unknown_groups: newest"), limits)
+		defer s.Close()
+		if list := s.receive("nobody", "orders", 1, time.Minute); len(list) != 0 {
+			t.Fatal("a new group begins at the newest message")
+		}
+		s.publishN("orders", "m", 5)
+		if list := s.receive("nobody", "orders", 5, 12*time.Hour); len(list) != 5 {
+			t.Fatalf("%d messages", len(list))
+		}
+		for i := range 4 {
+			m := s.message("orders", fmt.Sprint("fill-", i))
+			m.Body = make([]byte, 50<<10)
+			s.publish(m)
+			s.drain("orders-billing", "orders")
+			time.Sleep(time.Second)
+			if err := s.snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.trim(time.Now().Add(30 * 24 * time.Hour)); err != nil || s.log.Begin() == 0 {
+			t.Fatalf("log begins at %d, %v", s.log.Begin(), err)
+		}
+		time.Sleep(13 * time.Hour)
+		for _, g := range s.Status().Groups {
+			if g.Group == "nobody" && g.Topic == "orders" && g.InHands != 0 {
+				t.Fatalf("%d trimmed messages are still in hands", g.InHands)
+			}
+		}
+	})
 }

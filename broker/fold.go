@@ -2,7 +2,6 @@ package broker
 
 import (
 	"fmt"
-	"sort"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
@@ -149,14 +148,7 @@ func (s *state) queueOf(key subKey, incarnation record.Position, q int) *topicQu
 
 // settledIn reports whether the group has settled the offset.
 func (s *state) settledIn(key subKey, q int, offset uint64) bool {
-	for _, st := range s.progress.State(key.group, key.topic) {
-		if int(st.Queue) != q {
-			continue
-		}
-		i := sort.Search(len(st.Acked), func(i int) bool { return st.Acked[i].To > offset })
-		return offset < st.Floor || (i < len(st.Acked) && st.Acked[i].From <= offset)
-	}
-	return false
+	return s.progress.Settled(key.group, key.topic, uint16(q), offset)
 }
 
 // applyProgress folds progress of consumer groups and new subscriptions.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -139,11 +140,14 @@ func (b *Broker) bury(ctx context.Context, h *hands, d consumer.Dead, finished f
 	}
 	e, err := b.deadCopy(h, d)
 	o := &op{finished: end}
+	var outside *queue.RangeError
 	switch {
-	case errors.Is(err, commitlog.ErrTrimmed):
+	case errors.Is(err, commitlog.ErrTrimmed), errors.As(err, &outside) && d.Offset < outside.First:
 		b.metrics.trimmedUnread() // nothing is left to copy: it is settled like an acknowledgement
 		o = b.sealOp(o, record.TypeProgress, settledBody(h, d))
 	case err != nil:
+		b.logger.Warn("dead letter cannot be copied, trying again", "group", string(h.sub.key.group), "topic", string(h.topic.name),
+			"queue", d.Queue, "seq", d.Offset, "err", err)
 		end(err)
 		return
 	default:

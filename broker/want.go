@@ -245,7 +245,7 @@ func (r *reader) room() (count int, bytes int64) {
 	if r.credit.Number < r.next || r.credit.Bytes <= r.sent {
 		return 0, 0
 	}
-	return int(min(r.credit.Number-r.next+1, landedCount)), int64(min(r.credit.Bytes-r.sent, uint64(r.b.limits.MaxWantWindow)))
+	return int(min(r.credit.Number-r.next, landedCount-1)) + 1, int64(min(r.credit.Bytes-r.sent, uint64(r.b.limits.MaxWantWindow)))
 }
 
 // sendSome sends one frame, if there is anything to send and credit for it.

@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,6 +139,13 @@ func TestWantReadsLandingsAndMovesTheSubscription(t *testing.T) {
 		r = readLandings(t, here, want)
 		if r.found.Next != 0 || len(r.read(13)) != 13 {
 			t.Fatalf("next %d for a foreign offset", r.found.Next)
+		}
+		r.end()
+		// Credit without bound is credit.
+		want.Offset, want.Credit = 0, wire.Credit{Number: math.MaxUint64, Bytes: math.MaxUint64}
+		r = readLandings(t, here, want)
+		if n := len(r.read(13)); n != 13 {
+			t.Fatalf("%d landings for unbounded credit", n)
 		}
 		r.end()
 		want.Incarnation, want.Offset = here.log.Incarnation(), 11

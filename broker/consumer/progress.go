@@ -178,6 +178,12 @@ func (p *Progress) State(g zone.ConsumerGroup, t zone.Topic) []QueueState {
 	return out
 }
 
+// Settled reports whether the group has settled an offset. It copies nothing.
+func (p *Progress) Settled(g zone.ConsumerGroup, t zone.Topic, queue uint16, offset uint64) bool {
+	q := p.lookup(g, t, queue)
+	return q != nil && (offset < q.floor || q.acked.contains(offset))
+}
+
 // Lag returns how many offsets of a queue below end are not settled.
 func (p *Progress) Lag(g zone.ConsumerGroup, t zone.Topic, queue uint16, end uint64) uint64 {
 	q := p.lookup(g, t, queue)

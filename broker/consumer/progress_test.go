@@ -116,6 +116,14 @@ func TestProgressCountsWhatIsSettled(t *testing.T) {
 			t.Errorf("lag below %d is %d, want %d", end, got, lag)
 		}
 	}
+	for offset, settled := range map[uint64]bool{0: true, 102: true, 103: false, 104: false, 105: true, 109: true, 110: false} {
+		if got := p.Settled("g", "t", 2, offset); got != settled {
+			t.Errorf("offset %d is settled: %v, want %v", offset, got, settled)
+		}
+	}
+	if p.Settled("g", "t", 3, 0) || p.Settled("nobody", "t", 2, 0) {
+		t.Error("what nobody has is settled")
+	}
 	p.Create("late", "t", 2, 200)
 	if floor, ok := p.Floor("t", 2); !ok || floor != 103 {
 		t.Errorf("floor is %d, %v", floor, ok)

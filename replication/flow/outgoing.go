@@ -49,7 +49,7 @@ func (o *outgoing) ack(session uint64, class zone.Class, a *wire.Ack) {
 	defer o.mu.Unlock()
 	if n := len(o.queue); n > 0 && o.queue[n-1].frame.Type == wire.TypeAck {
 		last := &o.queue[n-1].ack
-		if len(last.Outcomes)+len(a.Outcomes) <= wire.MaxOutcomes && a.Through >= last.Through {
+		if len(last.Outcomes)+len(a.Outcomes) <= wire.MaxOutcomes && a.Through >= last.Through && follows(last.Outcomes, a.Outcomes) {
 			for _, w := range a.Outcomes {
 				last.Outcomes = appendOutcome(last.Outcomes, w)
 			}
@@ -59,6 +59,12 @@ func (o *outgoing) ack(session uint64, class zone.Class, a *wire.Ack) {
 	}
 	o.queue = append(o.queue, outFrame{frame: wire.Frame{Type: wire.TypeAck, Session: session, Class: class}, ack: *a})
 	signal(o.wake)
+}
+
+// follows reports whether b's ranges lie behind a's: numbers that came again are
+// told again, which needs a frame of its own.
+func follows(a, b []wire.Outcome) bool {
+	return len(a) == 0 || len(b) == 0 || a[len(a)-1].Through < b[0].First
 }
 
 // run sends until ctx ends or the stream fails.
