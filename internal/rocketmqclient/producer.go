@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -145,12 +144,13 @@ func (p *Producer) send(ctx context.Context, ms []*Message, out []SendResult) ([
 		return nil, fmt.Errorf("topic %s: %w", ms[0].Topic, err)
 	}
 	req := &pb.SendMessageRequest{Messages: make([]*pb.Message, len(ms))}
-	total := 0
+	slab, now, total := make([]sending, len(ms)), time.Now(), 0
 	for i, m := range ms {
 		if m.Topic != ms[0].Topic {
 			return nil, fmt.Errorf("%w: messages of two topics in one batch", ErrBound)
 		}
-		req.Messages[i] = p.encode(m, r, q)
+		p.encode(&slab[i], m, r, q, now)
+		req.Messages[i] = &slab[i].message
 		total += len(m.Body)
 	}
 	if total > sendBatchLimit && len(ms) > 1 {
@@ -191,38 +191,42 @@ func results(addr string, ms []*Message, req *pb.SendMessageRequest, resp *pb.Se
 	return out, nil
 }
 
+// sending is a message of the protocol with all that belongs to it, so that the
+// messages of a request are one allocation.
+type sending struct {
+	message           pb.Message
+	system            pb.SystemProperties
+	born              timestamppb.Timestamp
+	tag, group, trace string
+}
+
 // encode builds the protocol's message. It shares the body and the maps of m.
-func (p *Producer) encode(m *Message, r *route, q queue) *pb.Message {
-	sp := &pb.SystemProperties{
-		Keys:         m.Keys,
-		MessageId:    m.ID,
-		BodyEncoding: m.Encoding,
-		MessageType:  m.Type,
-		BornHost:     p.host,
-		QueueId:      q.mq.GetId(),
+func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Time) {
+	sp := &s.system
+	sp.Keys, sp.MessageId, sp.BornHost, sp.QueueId = m.Keys, m.ID, p.host, q.mq.GetId()
+	if sp.BodyEncoding = m.Encoding; sp.BodyEncoding == pb.Encoding_ENCODING_UNSPECIFIED {
+		sp.BodyEncoding = pb.Encoding_IDENTITY
+	}
+	if sp.MessageType = m.Type; sp.MessageType == pb.MessageType_MESSAGE_TYPE_UNSPECIFIED {
+		sp.MessageType = pb.MessageType_NORMAL
 	}
 	if sp.MessageId == "" {
 		sp.MessageId = p.ids.Next()
 	}
-	if sp.BodyEncoding == pb.Encoding_ENCODING_UNSPECIFIED {
-		sp.BodyEncoding = pb.Encoding_IDENTITY
-	}
-	if sp.MessageType == pb.MessageType_MESSAGE_TYPE_UNSPECIFIED {
-		sp.MessageType = pb.MessageType_NORMAL
-	}
 	born := m.Born
 	if born.IsZero() {
-		born = time.Now()
+		born = now
 	}
-	sp.BornTimestamp = timestamppb.New(born)
-	if m.Tag != "" {
-		sp.Tag = proto.String(m.Tag)
+	s.born.Seconds, s.born.Nanos = born.Unix(), int32(born.Nanosecond())
+	sp.BornTimestamp = &s.born
+	if s.tag = m.Tag; s.tag != "" {
+		sp.Tag = &s.tag
 	}
-	if m.MessageGroup != "" {
-		sp.MessageGroup = proto.String(m.MessageGroup)
+	if s.group = m.MessageGroup; s.group != "" {
+		sp.MessageGroup = &s.group
 	}
-	if m.TraceContext != "" {
-		sp.TraceContext = proto.String(m.TraceContext)
+	if s.trace = m.TraceContext; s.trace != "" {
+		sp.TraceContext = &s.trace
 	}
-	return &pb.Message{Topic: r.topic, UserProperties: m.Properties, SystemProperties: sp, Body: m.Body}
+	s.message.Topic, s.message.UserProperties, s.message.SystemProperties, s.message.Body = r.topic, m.Properties, sp, m.Body
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -172,10 +173,13 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
 		wg.Go(func() {
 			pace, bodies := newPacer(l, begin), newBodies(l, uint64(i))
+			batch := make([]*rocketmqclient.Message, l.Batch)
+			for j := range batch {
+				batch[j] = &rocketmqclient.Message{Topic: topic, Properties: props}
+			}
 			for run.Err() == nil && pace.wait(run) {
-				batch := make([]*rocketmqclient.Message, l.Batch)
-				for j := range batch {
-					batch[j] = &rocketmqclient.Message{Topic: topic, Body: bodies.next(), Properties: props}
+				for _, m := range batch {
+					m.Body = bodies.next(m.Body)
 				}
 				sent := time.Now()
 				results, err := producer.SendBatch(ctx, batch)
@@ -213,8 +217,7 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 	return r, nil
 }
 
-// bodies makes the bodies of one publisher, each different. A body is good
-// until its message was sent.
+// bodies makes the bodies of one publisher, each different.
 type bodies struct {
 	json   bool
 	size   int
@@ -228,14 +231,14 @@ func newBodies(l load, publisher uint64) *bodies {
 	return &bodies{json: l.Body == "json", size: l.Size, noise: rand.NewChaCha8(seed), number: publisher << 32}
 }
 
-func (b *bodies) next() []byte {
+// next makes a body in the memory of an earlier one, which may be nil.
+func (b *bodies) next(body []byte) []byte {
 	if !b.json {
-		body := make([]byte, b.size)
+		body = slices.Grow(body[:0], b.size)[:b.size]
 		b.noise.Read(body) //nolint:errcheck // never fails
 		return body
 	}
-	body := make([]byte, 0, b.size+128)
-	for len(body) < b.size {
+	for body = body[:0]; len(body) < b.size; {
 		b.number++
 		n := b.noise.Uint64()
 		body = fmt.Appendf(body, `{"transfer":"%016x","payer":%d,"payee":%d,"amount":%d.%02d,"currency":"CNY","sequence":%d},`,

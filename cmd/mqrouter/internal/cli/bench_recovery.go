@@ -111,7 +111,7 @@ func measureRecovery(ctx context.Context, dir string, messages, size int) (recov
 
 func fill(ctx context.Context, b *broker.Broker, t *zone.Topology, messages, size int) error {
 	const batch = 1000
-	body := newBodies(load{Size: size, Body: "random"}, 0).next()
+	body := newBodies(load{Size: size, Body: "random"}, 0).next(nil)
 	msgs := make([]broker.Message, batch)
 	out := make([]broker.PublishResult, batch)
 	for done := 0; done < messages; done += batch {
