@@ -30,43 +30,6 @@ func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 	return list
 }
 
-// CheckMoves lists what changes its owner between two topologies, a sentence
-// each: moves are not supported by this build.
-func CheckMoves(old, next *zone.Topology) []string {
-	var list []string
-	if old.ShardCount != next.ShardCount || old.ShardBy != next.ShardBy {
-		return append(list, "the number of shards, or how a shard is taken from a user id")
-	}
-	moved := 0
-	for s := range zone.Shard(old.ShardCount) {
-		if a, b := old.ShardOwner(s), next.ShardOwner(s); a != nil && (b == nil || a.Name != b.Name) {
-			moved++
-		}
-	}
-	if moved > 0 {
-		list = append(list, fmt.Sprintf("%d shards change their zone", moved))
-	}
-	for _, z := range old.Zones() {
-		n := next.FindZone(z.Name)
-		if n == nil {
-			continue
-		}
-		slots := 0
-		for s := range zone.Slot(zone.Slots) {
-			if z.SlotOwner(s).Name != n.SlotOwner(s).Name {
-				slots++
-			}
-		}
-		if slots > 0 {
-			list = append(list, fmt.Sprintf("zone %s: %d slots change their broker group", z.Name, slots))
-		}
-	}
-	if a, b := old.ActiveGZone(), next.ActiveGZone(); a != nil && (b == nil || a.Name != b.Name) {
-		list = append(list, fmt.Sprintf("the active GZone is no longer %s", a.Name))
-	}
-	return list
-}
-
 // checkTopology returns the topology prepared, or why this broker cannot run
 // under it.
 func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
@@ -79,7 +42,7 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 		if old.zone.Name != v.zone.Name {
 			list = append(list, fmt.Sprintf("broker group %s moves from zone %s to %s", b.self, old.zone.Name, v.zone.Name))
 		}
-		list = append(list, CheckMoves(old.topo, t)...)
+		list = append(list, zone.Moves(old.topo, t)...)
 	}
 	if len(list) > 0 {
 		return nil, &Error{Op: "topology", Kind: KindUnsupported, Text: fmt.Sprintf("epoch %s: %s", t.Epoch, strings.Join(list, "; "))}

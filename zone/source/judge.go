@@ -2,6 +2,7 @@ package source
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -17,6 +18,7 @@ const (
 	OtherDigest                            // the running epoch with other values: two files claim one epoch
 	OtherDeployment                        // the file of another deployment
 	MuchSmaller                            // so much is missing that it is likelier a mistake; needs Confirm
+	Moves                                  // shards, slots or the active GZone would change their owner, which this build does not do
 )
 
 // The reasons as targets for errors.Is.
@@ -27,6 +29,7 @@ var (
 	ErrOtherDigest     = &RefusedError{Kind: OtherDigest}
 	ErrOtherDeployment = &RefusedError{Kind: OtherDeployment}
 	ErrMuchSmaller     = &RefusedError{Kind: MuchSmaller}
+	ErrMoves           = &RefusedError{Kind: Moves}
 )
 
 // RefusedError tells why a topology was not applied. The running one stays.
@@ -55,6 +58,9 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("topology refused: %s; a node belongs to one deployment", e.Detail)
 	case MuchSmaller:
 		return fmt.Sprintf("topology of epoch %s not applied by itself: %s; its digest is %x", e.Epoch, e.Detail, e.Digest[:6])
+	}
+	if e.Kind == Moves {
+		return fmt.Sprintf("topology of epoch %s refused: moves are not supported: %s; keep the owners as they are", e.Epoch, e.Detail)
 	}
 	return fmt.Sprintf("topology refused: reason %d", uint8(e.Kind))
 }
@@ -90,6 +96,9 @@ func Judge(running, next *zone.Topology) error {
 			return refuse(OtherDigest, "")
 		}
 		return nil
+	}
+	if moves := zone.Moves(running, next); len(moves) > 0 {
+		return refuse(Moves, strings.Join(moves, "; "))
 	}
 	if lost := shrunk(running, next); lost != "" {
 		return refuse(MuchSmaller, lost)

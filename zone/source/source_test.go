@@ -54,6 +54,7 @@ func TestJudgeLetsOnlyHigherEpochsOfOneDeploymentReplaceTheRunningTopology(t *te
 		{"lower epoch", text(4), ErrOlderEpoch},
 		{"another deployment", text(6, "deployment: sample", "deployment: other"), ErrOtherDeployment},
 		{"no topics any more", smaller(6), ErrMuchSmaller},
+		{"a shard in another zone", text(6, "rz01: 0-19", "rz01: 0-20", "rz02: 20-39", "rz02: 21-39"), ErrMoves},
 	} {
 		err := Judge(running, parse(t, c.next))
 		if !errors.Is(err, c.want) || (c.want == nil) != (err == nil) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
+	"github.com/mqrouter/mqrouter/zone/source"
 )
 
 func newTopology(e *env) *cobra.Command {
@@ -218,6 +219,9 @@ func newTopologyDiff(e *env) *cobra.Command {
 			return e.show(lines, func(w io.Writer) {
 				for _, l := range lines {
 					fmt.Fprintln(w, l)
+				}
+				if err := source.Judge(older, newer); err != nil {
+					fmt.Fprintf(w, "a node that runs %s: %v\n", args[0], err)
 				}
 			})
 		},
