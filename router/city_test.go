@@ -75,7 +75,7 @@ func TestFromBrokerToBroker(t *testing.T) {
 		ready := make(chan struct{})
 		in := c.join(name, func(ctx context.Context, s *peer.Session) {
 			<-ready
-			r.ServePeer(ctx, s)
+			r.ServePeer(ctx, s.Identity().Name, s)
 		})
 		addrs[name] = in.addr
 		r = c.start(name, func(o *Options) { o.Open = open(in, c.top.FindNode(name).City.Name) })

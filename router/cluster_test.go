@@ -248,7 +248,7 @@ func (c *cluster) open(r *running, number uint64, change func(*wire.Frame, *wire
 	if f.Payload == nil {
 		f.Payload = o.Append(nil)
 	}
-	c.wg.Go(func() { r.ServePeer(context.Background(), b) })
+	c.wg.Go(func() { r.ServePeer(context.Background(), "rz01-a-1", b) })
 	if err := a.Send(context.Background(), f); err != nil {
 		c.t.Fatal(err)
 	}

@@ -33,11 +33,42 @@ func (x *refusal) frame(f wire.Frame) wire.Frame {
 	return wire.Frame{Type: wire.TypeRefuse, Session: f.Session, Class: f.Class, Payload: r.Append(nil)}
 }
 
+// caller is who opened a session, as its certificate says.
+type caller struct {
+	node     zone.Node
+	city     zone.City
+	class    zone.Class // of the link; 0 for brokers, whose destination judges it
+	outbound bool       // a broker of the router's city; else a router of another
+}
+
+// entitled decides whether the caller may open the session: it is in the
+// topology as it is now, not only as it was at the handshake, and speaks for
+// itself. A broker opens its own group's flows, a router those of its city.
+func entitled(top *zone.Topology, from caller, o *wire.Open) *refusal {
+	n := top.FindNode(from.node)
+	role := zone.RoleRouter
+	if from.outbound {
+		role = zone.RoleBroker
+	}
+	switch {
+	case n == nil || n.Role != role || n.City.Name != from.city:
+		return refuse(wire.CodeWrongIdentity, "the topology %s has no %s %q in %s", top.Epoch, role, from.node, from.city)
+	case o.OriginCity != from.city:
+		return refuse(wire.CodeWrongIdentity, "%s is in %s and passes nothing on from %q", from.node, from.city, o.OriginCity)
+	case from.outbound && o.Flow.Origin != n.Group.Name:
+		return refuse(wire.CodeWrongIdentity, "broker %s is of group %s and may not speak for %q", from.node, n.Group.Name, o.Flow.Origin)
+	}
+	// A group that this topology does not have is the destination's to judge.
+	if g := top.FindGroup(o.Flow.Origin); g != nil && g.Zone.City.Name != from.city {
+		return refuse(wire.CodeWrongIdentity, "group %s is not in %s", o.Flow.Origin, from.city)
+	}
+	return nil
+}
+
 // judge decides whether a session that begins with f may pass a router of the
-// city: nil means yes. outbound says that it comes from a broker of the city.
-// A request that was resolved with a newer topology than the router's is told
-// so, because then the router is the one that does not know.
-func judge(top *zone.Topology, city zone.City, f wire.Frame, o *wire.Open, outbound bool) *refusal {
+// city: nil means yes. A request that was resolved with a newer topology than
+// the router's is told so, because then the router is the one that does not know.
+func judge(top *zone.Topology, city zone.City, from caller, f wire.Frame, o *wire.Open) *refusal {
 	unknown := func(code wire.Code, format string, args ...any) *refusal {
 		if o.RouteEpoch.Compare(top.Epoch) > 0 {
 			code = wire.CodeTopologyBehind
@@ -48,18 +79,23 @@ func judge(top *zone.Topology, city zone.City, f wire.Frame, o *wire.Open, outbo
 	switch {
 	case f.Class != zone.ClassUrgent && f.Class != zone.ClassBulk:
 		return refuse(wire.CodeUnsupported, "class %d has no links", f.Class)
+	case from.class != 0 && f.Class != from.class:
+		return refuse(wire.CodeMalformed, "class %d on a link of class %d", f.Class, from.class)
 	case f.Session == 0:
 		return refuse(wire.CodeMalformed, "session 0 is the connection itself")
 	case verdict == policy.OverHopLimit:
 		return refuse(wire.CodeNoRoute, "the hop limit of %d is reached", policy.HopLimit)
-	case outbound && o.City == city:
+	case from.outbound && o.City == city:
 		return refuse(wire.CodeNoRoute, "%s is this router's own city: its brokers are reached directly", city)
-	case !outbound && o.City != city:
+	case !from.outbound && o.City != city:
 		return refuse(wire.CodeNoRoute, "this router is in %s and passes nothing on to a third city", city)
 	case top.FindCity(o.City) == nil:
 		return unknown(wire.CodeNoRoute, "the topology %s has no city %q", top.Epoch, o.City)
 	case verdict == policy.NotResident:
 		return refuse(wire.CodeResidency, "the records may not enter %s", o.City)
+	}
+	if x := entitled(top, from, o); x != nil {
+		return x
 	}
 	g := top.FindGroup(o.Group)
 	if g == nil || g.Zone.City.Name != o.City {

@@ -137,7 +137,12 @@ func TestDeadRouterEndsItsSessionsAndTheNextOpenTakesAnother(t *testing.T) {
 		until(t, "a session over another router", func() bool {
 			s := c.open(near, 7, nil)
 			defer s.Close(wire.CodeOK)
-			return recv(t, s).Type == wire.TypeOpen
+			f, err := s.Recv(t.Context()) // until the death is noticed, it may still take a session
+			return err == nil && f.Type == wire.TypeOpen
+		})
+		until(t, "the death is noticed", func() bool {
+			_, up := near.links.Up(victim, zone.ClassBulk)
+			return !up
 		})
 	}
 }
@@ -303,24 +308,27 @@ func TestDrainMovesSessionsAndReturnsWhenTheyHaveLeft(t *testing.T) {
 		_, ok := near.links.Up("rt-hz-1", zone.ClassBulk)
 		return !ok
 	})
+	// A marker comes back behind a Drain that was sent before it.
 	asked := 0
-	for i, s := range streams {
-		// A marker comes back behind a Drain that was sent before it.
-		if err := s.Send(t.Context(), batch(1+uint64(i), 77, 8)); err != nil {
-			t.Fatal(err)
-		}
-		f := recv(t, s)
-		if f.Type == wire.TypeDrain {
-			asked++
-			if d, err := wire.ParseDrain(f.Payload); err != nil || d.Deadline <= 0 || d.Deadline > time.Minute {
-				t.Errorf("Drain = %+v, %v; want the time that is left", d, err)
+	until(t, "every session of the draining router is asked to leave", func() bool {
+		for i, s := range streams {
+			if err := s.Send(t.Context(), batch(1+uint64(i), 77, 8)); err != nil {
+				t.Fatal(err)
 			}
-			f = recv(t, s)
+			f := recv(t, s)
+			if f.Type == wire.TypeDrain {
+				asked++
+				if d, err := wire.ParseDrain(f.Payload); err != nil || d.Deadline <= 0 || d.Deadline > time.Minute {
+					t.Errorf("Drain = %+v, %v; want the time that is left", d, err)
+				}
+				f = recv(t, s)
+			}
+			if number(f) != 77 {
+				t.Errorf("session %d lost its frame", i)
+			}
 		}
-		if number(f) != 77 {
-			t.Errorf("session %d lost its frame", i)
-		}
-	}
+		return asked >= moving
+	})
 	if asked != moving {
 		t.Errorf("%d sessions were asked to leave, want the %d of the draining router", asked, moving)
 	}

@@ -12,19 +12,19 @@ import (
 )
 
 // ServePeer relays a session that a broker of this city has opened, until it
-// ends. It closes the stream. The in-city listener calls it, once a stream, in a
-// goroutine of its own.
-func (r *Router) ServePeer(ctx context.Context, s wire.Stream) {
-	r.serve(ctx, newEnd(s, false), true)
+// ends. It closes the stream. from is the broker as its certificate names it. The
+// in-city listener calls it, once a stream, in a goroutine of its own.
+func (r *Router) ServePeer(ctx context.Context, from zone.Node, s wire.Stream) {
+	r.serve(ctx, newEnd(s, false), caller{node: from, city: r.city, outbound: true})
 }
 
 // serveLink relays a session that a router of another city has opened.
 func (r *Router) serveLink(ctx context.Context, s *link.Session) {
-	r.serve(ctx, newEnd(s, true), false)
+	r.serve(ctx, newEnd(s, true), caller{node: s.Peer(), city: s.City(), class: s.Class()})
 }
 
 // serve reads the first frame, opens the way on and relays.
-func (r *Router) serve(ctx context.Context, origin *end, outbound bool) {
+func (r *Router) serve(ctx context.Context, origin *end, from caller) {
 	if x := r.enter(); x != nil {
 		r.turnAway(ctx, origin, x)
 		return
@@ -38,10 +38,10 @@ func (r *Router) serve(ctx context.Context, origin *end, outbound bool) {
 		_ = origin.stream.Close(codeOf(err))
 		return
 	}
-	x := judge(r.o.Topology(), r.city, first, &open, outbound)
+	x := judge(r.o.Topology(), r.city, from, first, &open)
 	var dest *end
 	if x == nil {
-		if outbound {
+		if from.outbound {
 			dest, x = r.across(first, &open)
 		} else {
 			dest, x = r.toBroker(ctx, first, &open)
@@ -52,11 +52,8 @@ func (r *Router) serve(ctx context.Context, origin *end, outbound bool) {
 		return
 	}
 	other := open.City
-	if !outbound {
-		other = open.OriginCity
-		if l, ok := origin.stream.(*link.Session); ok {
-			other = l.City() // not what a payload says
-		}
+	if !from.outbound {
+		other = from.city
 	}
 	sess := &session{number: first.Session, city: other, class: first.Class, origin: origin, dest: dest}
 	r.relayFrom(ctx, sess, first)

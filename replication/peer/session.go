@@ -38,6 +38,10 @@ func (s *Session) ID() uint64 { return s.id }
 // Peer is the greeting of the node at the other end.
 func (s *Session) Peer() wire.Hello { return s.c.peer }
 
+// Identity is who the node at the other end is, as its certificate says too.
+// The topology may have changed since the handshake.
+func (s *Session) Identity() Identity { return identityOf(&s.c.peer) }
+
 // Class is the connection's class.
 func (s *Session) Class() zone.Class { return s.c.class }
 

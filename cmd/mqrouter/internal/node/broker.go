@@ -86,7 +86,8 @@ func (n *brokerNode) startInbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l, err := peer.NewListener(n.peerOptions(n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)), n.serveSession)
+	guard := n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)
+	l, err := peer.NewListener(n.peerOptions(guard), func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
 	if err != nil {
 		return err
 	}
@@ -104,10 +105,19 @@ func (n *brokerNode) startInbox(ctx context.Context) error {
 	return nil
 }
 
-// serveSession hands a session to what its first frame asks for.
-func (n *brokerNode) serveSession(ctx context.Context, s *peer.Session) {
+// serveSession hands a session to what its first frame asks for, once the peer
+// is entitled to it by the topology as it is now.
+func (n *brokerNode) serveSession(ctx context.Context, guard *peer.TLS, s *peer.Session) {
 	first, err := s.Recv(ctx)
 	if err != nil {
+		return
+	}
+	if err := guard.Authorize(s.Identity()); err != nil {
+		s.CloseText(wire.CodeWrongIdentity, err.Error())
+		return
+	}
+	if err := speaksForItself(n.broker.Topology(), s.Identity(), first); err != nil {
+		s.CloseText(wire.CodeWrongIdentity, err.Error())
 		return
 	}
 	role := s.Peer().Role
@@ -122,6 +132,23 @@ func (n *brokerNode) serveSession(ctx context.Context, s *peer.Session) {
 	if err != nil && ctx.Err() == nil {
 		n.log.Debug("session ended", "peer", string(s.Peer().Node), "err", err)
 	}
+}
+
+// speaksForItself refuses a broker that opens a flow of another group; what a
+// router brings, routers have checked. A frame that is no Open, or a malformed
+// one, is for others to refuse.
+func speaksForItself(t *zone.Topology, id peer.Identity, first wire.Frame) error {
+	if id.Role != zone.RoleBroker || first.Type != wire.TypeOpen {
+		return nil
+	}
+	o, err := wire.ParseOpen(first.Payload)
+	if err != nil {
+		return nil //nolint:nilerr // the inbox answers it
+	}
+	if node := t.FindNode(id.Name); node == nil || node.Group == nil || node.Group.Name != o.Flow.Origin {
+		return fmt.Errorf("broker %s may not speak for group %q", id.Name, o.Flow.Origin)
+	}
+	return nil
 }
 
 // replayed is a stream whose first frame was read already.

@@ -121,7 +121,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 // newListener makes the listener for the sessions of this city's brokers.
 func (n *routerNode) newListener(incarnation record.Incarnation) (*peer.Listener, error) {
 	l, err := peer.NewListener(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)),
-		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s) })
+		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s.Identity().Name, s) })
 	if err != nil {
 		return nil, err
 	}
