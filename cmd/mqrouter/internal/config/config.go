@@ -29,10 +29,10 @@ type Node struct {
 	// machines whose advertised address is not local. Empty: listen on the
 	// advertised address.
 	Bind      string        `mapstructure:"bind"`
-	Plaintext bool          `mapstructure:"plaintext"` // brokers: accept RocketMQ clients without TLS
-	Admin     string        `mapstructure:"admin"`     // overrides the topology's admin address
-	AdminTLS  bool          `mapstructure:"admin-tls"` // mutual TLS on the admin address
-	Grace     time.Duration `mapstructure:"grace"`     // how long a stop may take to drain
+	Plaintext bool          `mapstructure:"plaintext"`    // brokers: accept RocketMQ clients without TLS
+	Admin     string        `mapstructure:"admin-listen"` // overrides the topology's admin address
+	AdminTLS  bool          `mapstructure:"admin-tls"`    // mutual TLS on the admin address
+	Grace     time.Duration `mapstructure:"grace"`        // how long a stop may take to drain
 
 	LogLevel  string `mapstructure:"log-level"`  // debug, info, warn, error
 	LogFormat string `mapstructure:"log-format"` // text or json
@@ -53,7 +53,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	fs.String("pki", "", "folder with ca.pem and this node's NAME.pem and NAME-key.pem")
 	fs.String("gossip-key-file", "", "file with the gossip keys, base64, the one in use first; empty: gossip.key in the folder of --pki")
 	fs.String("bind", "", "listen on this host instead of the advertised ones, for example 0.0.0.0")
-	fs.String("admin", "", "admin address; default: the one in the topology")
+	fs.String("admin-listen", "", "admin address to listen on; default: the one in the topology")
 	fs.Bool("admin-tls", false, "mutual TLS on the admin address; needed for one that is not loopback")
 	fs.Duration("grace", 15*time.Second, "how long a stop may take to drain")
 	fs.String("log-level", "info", "debug, info, warn or error")
@@ -146,7 +146,7 @@ func (n Node) Validate(role string) error {
 	}
 	if n.Admin != "" {
 		if _, _, err := net.SplitHostPort(n.Admin); err != nil {
-			errs = append(errs, fmt.Errorf("config: admin %q: write host:port", n.Admin))
+			errs = append(errs, fmt.Errorf("config: admin-listen %q: write host:port", n.Admin))
 		}
 	}
 	return errors.Join(errs...)
