@@ -32,6 +32,9 @@
 // that one master holds the cache and its watermarks together. Divide a cache
 // that is too large for one master by topic, each with its own prefix.
 //
+// The generations of 4096 namespaces are remembered; one more within a horizon
+// forgets the oldest.
+//
 // Set maxmemory-policy noeviction: evicting a version beside a value that stays
 // would let an older change win. An eviction of values alone is harmless.
 //

@@ -10,7 +10,6 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9/logging"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/mqrouter/mqrouter/broadcast"
 	"github.com/mqrouter/mqrouter/broadcast/cache"
@@ -133,37 +132,40 @@ func (n *cacheNode) plan(t *zone.Topology) ([]feed, error) {
 	return feeds, nil
 }
 
-// follow runs the readers of the topology in force, and begins anew with those
-// of the next one when they differ.
+// following is a reader that runs.
+type following struct {
+	*broadcast.Sync
+	cancel context.CancelFunc
+	done   chan error // its one value is why it ended
+}
+
+// stop ends the reader and waits for it.
+func (f *following) stop() error {
+	f.cancel()
+	return <-f.done
+}
+
+// follow runs a reader for each feed of the topology in force. Those of feeds
+// that a new topology leaves as they are go on undisturbed.
 func (n *cacheNode) follow(ctx context.Context) error {
-	var feeds []feed
-	var stop func() error
+	running := map[feed]*following{}
 	defer func() {
-		if stop != nil {
-			stop() //nolint:errcheck // readers return no error once they are stopped
+		for _, r := range running {
+			_ = r.stop() // readers end without an error once they are stopped
 		}
 	}()
 	for {
 		t, changed := n.source.Watch()
-		n.text.of(t)
-		switch next, err := n.plan(t); {
-		case err != nil:
+		feeds, err := n.plan(t)
+		if err != nil {
 			text := err.Error()
 			n.refused.Store(&text)
 			n.log.Error("topology leaves nothing to read; reading goes on as before", "err", err)
-		case !slices.Equal(next, feeds):
+		} else {
 			n.refused.Store(nil)
-			if stop != nil {
-				if err := stop(); err != nil {
-					return err
-				}
-			}
-			if stop, err = n.read(ctx, next); err != nil {
+			if err := n.adjust(ctx, running, feeds); err != nil {
 				return err
 			}
-			feeds = next
-		default:
-			n.refused.Store(nil)
 		}
 		select {
 		case <-ctx.Done():
@@ -173,32 +175,54 @@ func (n *cacheNode) follow(ctx context.Context) error {
 	}
 }
 
-// read starts a reader for each feed. The function that it returns stops and
-// joins them.
-func (n *cacheNode) read(ctx context.Context, feeds []feed) (func() error, error) {
+// adjust stops readers without a feed, then starts those that are missing: the
+// place of a topic has one reader at a time.
+func (n *cacheNode) adjust(ctx context.Context, running map[feed]*following, feeds []feed) error {
+	for f, r := range running {
+		if !slices.Contains(feeds, f) {
+			delete(running, f)
+			if err := r.stop(); err != nil {
+				return err
+			}
+		}
+	}
 	var syncs []*broadcast.Sync
 	for _, f := range feeds {
-		s, err := broadcast.NewSync(broadcast.Options{
-			City: n.self.City.Name, Topic: f.topic, Subscription: zone.ConsumerGroup(n.cfg.Group), Exclusive: f.exclusive,
-			Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(),
-		})
-		if err != nil {
-			return nil, err
+		r := running[f]
+		if r == nil {
+			var err error
+			if r, err = n.read(ctx, f); err != nil {
+				return err
+			}
+			running[f] = r
 		}
-		syncs = append(syncs, s)
+		syncs = append(syncs, r.Sync)
 	}
 	n.mu.Lock()
 	n.syncs = syncs
 	n.mu.Unlock()
-	ctx, cancel := context.WithCancel(ctx)
-	var running errgroup.Group
-	for _, s := range syncs {
-		running.Go(func() error { return s.Run(ctx) })
+	return nil
+}
+
+// read starts the reader of a feed.
+func (n *cacheNode) read(ctx context.Context, f feed) (*following, error) {
+	s, err := broadcast.NewSync(broadcast.Options{
+		City: n.self.City.Name, Topic: f.topic, Subscription: zone.ConsumerGroup(n.cfg.Group), Exclusive: f.exclusive,
+		Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(),
+	})
+	if err != nil {
+		return nil, err
 	}
-	return func() error {
-		cancel()
-		return running.Wait()
-	}, nil
+	ctx, cancel := context.WithCancel(ctx)
+	r := &following{Sync: s, cancel: cancel, done: make(chan error, 1)}
+	go func() {
+		err := s.Run(ctx)
+		if ctx.Err() == nil {
+			n.failed("cache sync", err)
+		}
+		r.done <- err
+	}()
+	return r, nil
 }
 
 func (n *cacheNode) dial(t peer.Target) func(context.Context) (wire.Stream, error) {
@@ -225,8 +249,9 @@ func (n *cacheNode) Status() admin.Status {
 	for i, one := range syncs {
 		st := one.Status()
 		addCache(c, &st, i == 0)
-		if st.Problem != "" {
-			s.Reasons = append(s.Reasons, fmt.Sprintf("topic %s: %s", st.Topic, st.Problem))
+		if st.State != broadcast.StateFollowing {
+			s.Ready = false
+			s.Reasons = append(s.Reasons, strings.TrimSuffix(fmt.Sprintf("topic %s: %s: %s", st.Topic, st.State, st.Problem), ": "))
 		}
 	}
 	s.Cache = c
