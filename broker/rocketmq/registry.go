@@ -75,7 +75,18 @@ func (r *registry) see(id string, kind pb.ClientType) (info clientInfo, known bo
 		}
 	}
 	c.lastSeen.Store(r.now())
-	return *c.info.Load(), true
+	old := c.info.Load()
+	if old.kind != pb.ClientType_CLIENT_TYPE_UNSPECIFIED || kind == pb.ClientType_CLIENT_TYPE_UNSPECIFIED {
+		return *old, true
+	}
+	// First heard of by a call that does not tell its type, such as an
+	// acknowledgement after a restart of this server.
+	next := *old
+	next.kind = kind
+	if !c.info.CompareAndSwap(old, &next) {
+		next = *c.info.Load() // its Settings came at the same moment
+	}
+	return next, true
 }
 
 // add returns the client, made if the limit allows; the caller holds mu.

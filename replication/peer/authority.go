@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -212,8 +213,8 @@ func FilesIn(dir, name string) Files {
 // Save writes <name>-key.pem and <name>.pem into dir, which it makes, replacing
 // older ones: the key first, each atomically and durably.
 func (p Pair) Save(dir, name string) error {
-	if name == "" || name == "ca" || filepath.Base(name) != name {
-		return fmt.Errorf("peer: %q is no name of a certificate file", name)
+	if name == "" || name == "ca" || filepath.Base(name) != name || strings.HasSuffix(name+certSuffix, keySuffix) {
+		return fmt.Errorf("peer: %q is no name for a certificate: its files would be those of another, rename the node", name)
 	}
 	return p.save(dir, name+certSuffix, name+keySuffix)
 }

@@ -501,3 +501,25 @@ func TestTopologyDecidesWhoIsKnown(t *testing.T) {
 		}
 	}
 }
+
+// TestCertificatesNeverReplaceAKey covers names whose certificate would have the
+// name of somebody's key: the authority's, or that of the node before the dash.
+func TestCertificatesNeverReplaceAKey(t *testing.T) {
+	a := authority(t, "bank", testTime)
+	dir := t.TempDir()
+	if err := a.Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	key, err := os.ReadFile(filepath.Join(dir, caKeyFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ca", "ca-key", "rz01-key", "../x", "", "a/b"} {
+		if err := (Pair{CertPEM: []byte("c"), KeyPEM: []byte("k")}).Save(dir, name); err == nil {
+			t.Errorf("a pair was saved as %q", name)
+		}
+	}
+	if now, err := os.ReadFile(filepath.Join(dir, caKeyFile)); err != nil || string(now) != string(key) {
+		t.Errorf("the authority's key was changed, %v", err)
+	}
+}

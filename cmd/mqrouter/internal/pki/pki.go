@@ -43,11 +43,15 @@ func Issue(dir, out string, t *zone.Topology, nodes []*zone.NodeInfo, base peer.
 	return nil
 }
 
-// IssueAdmin makes an operator's certificate.
+// IssueAdmin makes an operator's certificate. The name must not be a node's,
+// whose files it would replace.
 func IssueAdmin(dir, out string, t *zone.Topology, name string, base peer.Request) (peer.Identity, error) {
 	a, err := authority(dir, t)
 	if err != nil {
 		return peer.Identity{}, err
+	}
+	if n := t.FindNode(zone.Node(name)); n != nil {
+		return peer.Identity{}, fmt.Errorf("pki: %q is the %s of that name in the topology: take another name for the operator", name, n.Role)
 	}
 	base.Identity = peer.Identity{Deployment: t.Deployment, Role: zone.RoleAdmin, Name: zone.Node(name)}
 	return base.Identity, save(a, base, out)
