@@ -82,12 +82,12 @@ func (s *site) up() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.ctx, s.stop = context.WithCancel(context.Background())
-	outbox, ctx := s.outbox, s.ctx
-	s.wg.Go(func() { _ = outbox.Run(ctx) })
 	s.world.mu.Lock()
+	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.world.sites[group] = s
 	s.world.mu.Unlock()
+	outbox, ctx := s.outbox, s.ctx
+	s.wg.Go(func() { _ = outbox.Run(ctx) })
 }
 
 // down stops in good order.

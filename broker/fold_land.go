@@ -61,12 +61,12 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 	f := s.in[env.Flow]
 	if f == nil {
 		f = &inFlow{}
-		s.in[env.Flow] = f
 	}
 	if !f.accepts(env.Lineage, env.Number) || env.Through < env.Number {
 		s.counts.Refused++
 		return placement{}, nil
 	}
+	s.in[env.Flow] = f
 	f.enter(env.Lineage, env.LineageEpoch, env.Number, &s.counts)
 	f.settled = env.Through
 	f.history[len(f.history)-1].Last = env.Through

@@ -345,7 +345,7 @@ func TestTrimmedLogWithoutSnapshotIsRefused(t *testing.T) {
 		m.Body = make([]byte, 100<<10)
 		s.publish(m)
 		s.drain("orders-billing", "orders")
-		s.flushProgress(t.Context(), false)
+		s.flushProgress(t.Context())
 		s.publish(s.message("orders", "x"))
 		if err := s.snapshot(t.Context()); err != nil {
 			t.Fatal(err)
@@ -360,7 +360,7 @@ func TestTrimmedLogWithoutSnapshotIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.drain("orders-billing", "orders")
-	s.flushProgress(t.Context(), false)
+	s.flushProgress(t.Context())
 	s.publish(s.message("orders", "y"))
 	if err := s.trim(time.Now().Add(1000 * time.Hour)); err != nil {
 		t.Fatal(err)

@@ -50,7 +50,10 @@ type Limits struct {
 	// groups that the topology does not declare, and of dead-letter topics.
 	// 0 = 1000.
 	MaxUndeclared int
-	TrimEvery     time.Duration // how often retention is looked at; 0 = 10 s
+	// MaxFlows bounds the flows of other groups that land here. Every new store
+	// of an origin begins new ones, and none is ever forgotten. 0 = 65,536.
+	MaxFlows  int
+	TrimEvery time.Duration // how often retention is looked at; 0 = 10 s
 	// FlowHorizon is how long the origin keeps a record past its
 	// acknowledgement, so that a destination that regressed can be served
 	// again. 0 = 1 h.
@@ -106,6 +109,7 @@ func (o Options) withDefaults() Options {
 	l.MaxInFlight = orDefault(l.MaxInFlight, 100_000)
 	l.UnknownTries = orDefault(l.UnknownTries, 16)
 	l.MaxUndeclared = orDefault(l.MaxUndeclared, 1000)
+	l.MaxFlows = orDefault(l.MaxFlows, 1<<16)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)

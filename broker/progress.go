@@ -17,6 +17,9 @@ const (
 	maxBuried = 512
 	// farWake is how long the loop sleeps when nothing waits for time.
 	farWake = time.Hour
+	// maxProgress is about how many bytes one progress record has, unless one
+	// subscription alone has more: a hundred thousand retries are some 1.5 MB.
+	maxProgress = 4 << 20
 )
 
 // progressLoop expires deliveries, moves the dead, and appends what consumers
@@ -40,7 +43,7 @@ func (b *Broker) progressLoop() {
 			return
 		case <-pause.C:
 		}
-		b.flushProgress(b.ctx, false)
+		b.flushProgress(b.ctx)
 	}
 }
 
@@ -71,15 +74,10 @@ func (b *Broker) expireRound() time.Duration {
 	return wait
 }
 
-// flushProgress appends one record for all progress of consumers and one for
-// all cursors. held includes what is in hands: for an orderly stop.
-func (b *Broker) flushProgress(ctx context.Context, held bool) {
-	if o := b.collectProgress(held); o != nil {
-		if err := b.append(ctx, o); err != nil {
-			o.finished(err)
-		}
-	}
-	if o := b.collectSettles(); o != nil {
+// flushProgress appends the progress of consumers, as a rule in one record, and
+// all cursors in another.
+func (b *Broker) flushProgress(ctx context.Context) {
+	for _, o := range append(b.collectProgress(false), b.collectSettles()...) {
 		if err := b.append(ctx, o); err != nil {
 			o.finished(err)
 		}
@@ -88,13 +86,7 @@ func (b *Broker) flushProgress(ctx context.Context, held bool) {
 
 // flushHeld makes everything durable that was answered but not yet logged.
 func (b *Broker) flushHeld() error {
-	for _, collect := range []func() *op{
-		func() *op { return b.collectProgress(true) }, b.collectSettles,
-	} {
-		o := collect()
-		if o == nil {
-			continue
-		}
+	for _, o := range append(b.collectProgress(true), b.collectSettles()...) {
 		if err := b.appendWait(context.Background(), o); err != nil {
 			return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
 		}
@@ -128,8 +120,9 @@ func (b *Broker) collectReads() []collected {
 	return parts
 }
 
-// collectProgress returns nil when there is nothing to log.
-func (b *Broker) collectProgress(held bool) *op {
+// collectProgress returns what is to be logged of consumers' progress. held
+// includes what is in hands: for an orderly stop.
+func (b *Broker) collectProgress(held bool) []*op {
 	parts := b.collectReads()
 	for _, h := range b.handsList() {
 		undo := func(g consumer.GroupDelta) { h.disp.Restore(g) }
@@ -144,9 +137,38 @@ func (b *Broker) collectProgress(held bool) *op {
 			parts = append(parts, collected{h.topic, g, undo})
 		}
 	}
-	if len(parts) == 0 {
-		return nil
+	return b.progressOps(parts)
+}
+
+// progressOps spreads the parts over records that fit the log.
+func (b *Broker) progressOps(parts []collected) []*op {
+	var ops []*op
+	for len(parts) > 0 {
+		n, size := 0, 0
+		for n < len(parts) && (n == 0 || size+parts[n].size() <= maxProgress) {
+			size += parts[n].size()
+			n++
+		}
+		if o := b.progressOp(parts[:n]); o != nil {
+			ops = append(ops, o)
+		}
+		parts = parts[n:]
 	}
+	return ops
+}
+
+// size returns about how many bytes the part takes in a record; never less.
+func (c *collected) size() int {
+	n := len(c.g.Group) + len(c.g.Topic) + 16
+	for i := range c.g.Queues {
+		q := &c.g.Queues[i]
+		n += 32 + 20*len(q.Acked) + 25*len(q.Retries)
+	}
+	return n
+}
+
+// progressOp makes one record of the parts.
+func (b *Broker) progressOp(parts []collected) *op {
 	var delta consumer.Delta
 	incarnations := map[zone.Topic]record.Position{}
 	for _, p := range parts {
@@ -166,8 +188,8 @@ func (b *Broker) collectProgress(held bool) *op {
 	return b.sealOp(o, record.TypeProgress, appendProgressBody(nil, incarnations, &delta))
 }
 
-// collectSettles returns nil when no cursor has moved.
-func (b *Broker) collectSettles() *op {
+// collectSettles returns the record of all cursors that have moved, if any.
+func (b *Broker) collectSettles() []*op {
 	b.mu.Lock()
 	settles := b.settles
 	b.settles = map[flow.Leg]uint64{}
@@ -184,7 +206,10 @@ func (b *Broker) collectSettles() *op {
 			b.restoreSettles(settles)
 		}
 	}}
-	return b.sealOp(o, record.TypeSettle, appendSettleBody(nil, items))
+	if o = b.sealOp(o, record.TypeSettle, appendSettleBody(nil, items)); o == nil {
+		return nil
+	}
+	return []*op{o}
 }
 
 func (b *Broker) restoreSettles(settles map[flow.Leg]uint64) {

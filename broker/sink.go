@@ -23,6 +23,9 @@ const (
 // errNotNext refuses a landing that does not continue the settled prefix.
 var errNotNext = errors.New("broker: landing does not continue the settled prefix")
 
+// errTooManyFlows refuses the first landing or the seal of one flow too many.
+var errTooManyFlows = errors.New("broker: too many flows land here")
+
 // Sink returns the destination's end of all flows. Source and Sink are two
 // views of one broker: some of their methods share a name.
 func (b *Broker) Sink() flow.Sink { return (*sink)(b) }
@@ -85,14 +88,8 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 	if err := s.Writable(); err != nil {
 		return &flow.HeldError{Code: wire.CodeHeld, Err: err}
 	}
-	s.mu.RLock()
-	full := false
-	if f := s.state.in[l.Flow]; f != nil {
-		full = f.waiting(l.OriginCursor) >= maxOutcomes
-	}
-	s.mu.RUnlock()
-	if full {
-		return &flow.HeldError{Code: wire.CodeHeld, Err: errors.New("too many outcomes wait for the origin's cursor")}
+	if err := s.room(&l); err != nil {
+		return err
 	}
 	entries, err := s.judge(&l)
 	if err != nil {
@@ -112,6 +109,20 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 	defer cancel()
 	if err := b.append(ctx, o); err != nil {
 		return &flow.HeldError{Code: wire.CodeHeld, Err: err}
+	}
+	return nil
+}
+
+// room holds a landing that would let the fold's state grow beyond its bounds.
+func (s *sink) room(l *flow.Landing) error {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f := s.state.in[l.Flow]
+	switch {
+	case f == nil && len(s.state.in) >= s.limits.MaxFlows:
+		return &flow.HeldError{Code: wire.CodeTooMany, Err: errTooManyFlows}
+	case f != nil && f.waiting(l.OriginCursor) >= maxOutcomes:
+		return &flow.HeldError{Code: wire.CodeHeld, Err: errors.New("too many outcomes wait for the origin's cursor")}
 	}
 	return nil
 }
@@ -185,6 +196,9 @@ func (v *view) judge(l *flow.Landing, rec []byte) (record.Reason, error) {
 // Seal implements flow.Sink.
 func (s *sink) Seal(ctx context.Context, id record.FlowID) (uint64, error) {
 	b := s.b()
+	if err := s.room(&flow.Landing{Flow: id}); errors.Is(err, errTooManyFlows) {
+		return 0, &Error{Op: "seal", Kind: KindBusy, Err: err}
+	}
 	e, err := b.control(record.TypeSeal, appendSealBody(nil, id))
 	if err == nil {
 		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}})
