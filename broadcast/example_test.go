@@ -3,7 +3,6 @@ package broadcast_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"slices"
 	"time"
 
@@ -15,19 +14,23 @@ import (
 // A service publishes a change through a broker of its own zone. It reaches the
 // cache of every city.
 func ExamplePublisher() {
+	change := func(ctx context.Context) error {
+		p, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: "127.0.0.1:8081", Topic: "member"})
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		// The version is that of the row in the database.
+		if _, err := p.Set(ctx, "member:1001", 7, []byte("gold")); err != nil {
+			return err
+		}
+		_, err = p.Delete(ctx, "member:1002", 3)
+		return err
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	p, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: "127.0.0.1:8081", Topic: "member"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer p.Close()
-	// The version is that of the row in the database.
-	if _, err := p.Set(ctx, "member:1001", 7, []byte("gold")); err != nil {
-		log.Fatal(err)
-	}
-	if _, err := p.Delete(ctx, "member:1002", 3); err != nil {
-		log.Fatal(err)
+	if err := change(ctx); err != nil {
+		fmt.Println(err)
 	}
 }
 

@@ -64,7 +64,10 @@ func (r Rank) Version() uint64 {
 	if !r.Valid() {
 		return 0
 	}
-	n, _ := strconv.ParseUint(string(r[:20]), 10, 64) //nolint:errcheck // Valid has parsed it
+	n, err := strconv.ParseUint(string(r[:20]), 10, 64)
+	if err != nil {
+		return 0
+	}
 	return n
 }
 

@@ -31,7 +31,7 @@ func TestRankOrdersVersionThenDeleteThenValue(t *testing.T) {
 	if a, b := set(5, "a"), set(5, "b"); a == b {
 		t.Error("two values have one rank")
 	}
-	if set(5, "a") != set(5, "a") || set(math.MaxUint64, "").Version() != math.MaxUint64 || !del(3).Deleted() || set(3, "").Deleted() {
+	if again := set(5, "a"); again != set(5, "a") || set(math.MaxUint64, "").Version() != math.MaxUint64 || !del(3).Deleted() || set(3, "").Deleted() {
 		t.Error("a rank does not tell what it was made of")
 	}
 	if got, want := set(42, "gold"), Rank("00000000000000000042"+"0"+"02654854652520285030"); got != want {
