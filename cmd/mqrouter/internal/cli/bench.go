@@ -31,7 +31,7 @@ func newBench(e *env) *cobra.Command {
 		Long: `Measure this machine. The figures mean little elsewhere: quote them next to
 those of 'mqrouter bench raw' from the same disk.`,
 	}
-	c.AddCommand(newBenchPublish(e), newBenchFlow(e), newBenchRaw(e), newBenchResolve(e), newBenchRecovery(e))
+	c.AddCommand(newBenchPublish(e), newBenchFlow(e), newBenchLatency(e), newBenchRaw(e), newBenchResolve(e), newBenchRecovery(e))
 	return c
 }
 
