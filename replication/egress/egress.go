@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -79,7 +80,8 @@ func New(o Options) *Egress {
 func (e *Egress) Close() { e.pool.Close() }
 
 // Open implements flow.Dialer. It fails with an *Error, or with the context's
-// error. Routers are tried in the order of the session's rendezvous hash.
+// error. Routers are tried in the order of the session's rendezvous hash; one
+// that does not answer at all takes only its share of the time.
 func (e *Egress) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.Stream, error) {
 	fail := func(code wire.Code, err error) error {
 		return &Error{City: leg.City, Group: leg.Group, Code: code, Err: err}
@@ -93,8 +95,11 @@ func (e *Egress) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.S
 		return e.direct(ctx, g, leg, session)
 	}
 	var errs []error
-	for _, r := range e.candidates(top, leg, session) {
-		s, err := e.pool.Open(ctx, e.through(r, leg), session)
+	list := e.candidates(top, leg, session)
+	for i, r := range list {
+		try, cancel := share(ctx, len(list)-i)
+		s, err := e.pool.Open(try, e.through(r, leg), session)
+		cancel()
 		if err == nil {
 			return s, nil
 		}
@@ -106,17 +111,29 @@ func (e *Egress) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.S
 	return nil, fail(wire.CodeNoRoute, errors.Join(errs...))
 }
 
+// share returns a context for the first of n attempts that have the rest of
+// ctx's time together.
+func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
+	until, ok := ctx.Deadline()
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, time.Until(until)/time.Duration(n))
+}
+
 // direct opens a stream to a broker of this city. The first node that answers
 // gets the session; one that is not the master says so.
 func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, session uint64) (wire.Stream, error) {
 	var errs []error
-	for _, n := range g.Nodes {
+	for i, n := range g.Nodes {
 		addr := e.o.Broker(n.Name)
 		if addr == "" {
 			addr = n.Peer
 		}
 		t := Target{Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: leg.City, Class: leg.Flow.Class, Addr: addr}
-		s, err := e.pool.Open(ctx, t, session)
+		try, cancel := share(ctx, len(g.Nodes)-i)
+		s, err := e.pool.Open(try, t, session)
+		cancel()
 		if err == nil {
 			return s, nil
 		}

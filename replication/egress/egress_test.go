@@ -24,10 +24,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is the in-city network: which nodes answer, and what was asked.
 type fake struct {
-	mu    sync.Mutex
-	down  map[zone.Node]bool
-	asked []Target
-	open  map[*fakeStream]bool
+	mu     sync.Mutex
+	down   map[zone.Node]bool
+	silent map[zone.Node]bool // takes no notice of who dials
+	asked  []Target
+	open   map[*fakeStream]bool
 }
 
 func newFake() *fake { return &fake{down: make(map[zone.Node]bool), open: make(map[*fakeStream]bool)} }
@@ -43,6 +44,12 @@ func (f *fake) Open(ctx context.Context, t Target, _ uint64) (wire.Stream, error
 	f.asked = append(f.asked, t)
 	if f.down[t.Node] {
 		return nil, errDown
+	}
+	if f.silent[t.Node] {
+		f.mu.Unlock()
+		<-ctx.Done()
+		f.mu.Lock()
+		return nil, ctx.Err()
 	}
 	s := &fakeStream{f: f, target: t}
 	f.open[s] = true
@@ -369,4 +376,30 @@ func TestRankMovesOnlyWhatALostNodeHad(t *testing.T) {
 	if moved < 900 || moved > 1100 {
 		t.Errorf("b had %d of 3,000 keys, want a third", moved)
 	}
+}
+
+// TestSilentRouterCostsNobodyTheirTime: a router that answers nothing, as after
+// a power cut, must not use up the time in which another one would have answered.
+func TestSilentRouterCostsNobodyTheirTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCity(t)
+		c.net.silent = map[zone.Node]bool{"rt-sh-1": true}
+		for session := range uint64(20) {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			s, err := c.Open(ctx, far, session)
+			cancel()
+			if err != nil {
+				t.Fatalf("session %d: %v", session, err)
+			}
+			if got := c.net.last().Node; got != "rt-sh-2" {
+				t.Fatalf("session %d goes through %s", session, got)
+			}
+			s.Close(wire.CodeOK)
+		}
+		for _, st := range c.Status() {
+			if (st.Target.Node == "rt-sh-1") != (st.Failed > 0) {
+				t.Errorf("%s failed %d times", st.Target.Node, st.Failed)
+			}
+		}
+	})
 }

@@ -135,7 +135,7 @@ func (p *Pool) failed(ctx context.Context, t Target, err error) {
 	st := p.targets[t]
 	st.opening--
 	p.total--
-	if ctx.Err() == nil { // the caller's impatience says nothing of the target
+	if !errors.Is(ctx.Err(), context.Canceled) { // who was told to stop says nothing of the target
 		st.failed++
 		st.err, st.until = err, time.Now().Add(time.Duration(p.rand.Int64N(int64(p.o.Backoff))))
 	}
