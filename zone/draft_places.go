@@ -222,7 +222,7 @@ func (d *draft) readNode(v value, role Role) *draftNode {
 			n.addrs = append(n.addrs, draftAddr{key: key, value: clean, at: v.at()})
 		}}
 	}
-	name := field{"name", true, func(v value) { n.at, n.info.Name = v.at(), Node(d.name(v, "a node's name", placeName)) }}
+	name := field{"name", true, func(v value) { n.at, n.info.Name = v.at(), Node(d.name(v, "a node's name", nodeName)) }}
 	switch role {
 	case RoleRouter:
 		d.object(v, "a router", []field{name, addr("quic", true, &n.info.QUIC), addr("peer", true, &n.info.Peer),

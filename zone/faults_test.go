@@ -46,6 +46,8 @@ var placeFaults = []faultCase{
 	{"zone with the name of a city", "      - name: cz-sz\n", "      - name: §shenzhen\n", "the name of a city", "rename one", 0},
 	{"oversized name", "- name: rz02-a-1", "- name: §" + strings.Repeat("x", 41), "41 characters", "at most 40", 0},
 	{"name with a blank", "- name: rz02-a-1", "- name: §rz02 a 1", `character ' '`, "letters, digits", 0},
+	{"node named like a key", "- name: rz02-a-1", "- name: §rz02-key", "a key's file", "another name", 0},
+	{"node named like the authority", "- name: rz02-a-1", "- name: §ca", "authority's certificate", "another name", 0},
 	{"slots owned by none", "slots: 0-511", "slots: §0-510", "slots 511 of zone rz01 are owned by no group", "rz01-a, rz01-b", 0},
 	{"slots owned by two", "slots: 512-1023", "slots: §511-1023", "slots 511 of zone rz01 are owned by rz01-a and by rz01-b", "one owner", 0},
 	{"slots not said", "          - name: rz01-b\n            slots: 512-1023", "          - name: §rz01-b", "does not say its slots", "512-1023", 0},

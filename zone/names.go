@@ -24,6 +24,7 @@ const maxPlaceName = 40
 // travel in certificates and in gossip metadata of 512 bytes.
 var (
 	placeName = nameRule{most: maxPlaceName, check: reservedPlace, reason: "it travels in gossip metadata and certificates, which are small"}
+	nodeName  = nameRule{most: maxPlaceName, check: reservedNode, reason: placeName.reason}
 	topicName = nameRule{most: 127, extra: "%|", check: reservedTopic, reason: "RocketMQ clients refuse longer ones"}
 
 	consumerGroupName = nameRule{most: 120, extra: "%|", check: reservedConsumerGroup,
@@ -83,6 +84,18 @@ func reservedPlace(s string) string {
 		return "a name begins with a letter or digit"
 	}
 	return ""
+}
+
+// reservedNode also refuses names whose certificate NAME.pem would have the
+// name of somebody's key, or of the authority's.
+func reservedNode(s string) string {
+	switch {
+	case s == "ca":
+		return "ca.pem is the authority's certificate"
+	case strings.HasSuffix(s, "-key"):
+		return s + ".pem would be a key's file, not that of the node's certificate"
+	}
+	return reservedPlace(s)
 }
 
 // systemPrefixes begin the names that RocketMQ and this system make themselves.

@@ -117,21 +117,27 @@ func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb
 	return &pb.QueryRouteResponse{Status: st, MessageQueues: queues}, nil
 }
 
-func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.MessageQueue, *pb.Status) {
-	if _, st := clientID(ctx); st != nil {
-		return nil, st
+// seek judges who asks, and looks up the topic that is named.
+func (s *Server) seek(ctx context.Context, topic *pb.Resource) (t *zone.Topology, z *zone.ZoneInfo, sub subject, st *pb.Status) {
+	if _, st = clientID(ctx); st != nil {
+		return nil, nil, sub, st
 	}
-	name, st := topicName(ctx, req.GetTopic())
+	name, st := topicName(ctx, topic)
 	if st != nil {
-		return nil, st
+		return nil, nil, sub, st
 	}
-	t, z := s.topology()
-	sub, st := find(t, z, name)
+	t, z = s.topology()
+	sub, st = find(t, z, name)
+	return t, z, sub, st
+}
+
+func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.MessageQueue, *pb.Status) {
+	_, z, sub, st := s.seek(ctx, req.GetTopic())
 	if st != nil {
 		return nil, st
 	}
 	if sub.permission() == pb.Permission_NONE {
-		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(name)+" may not be used in the city "+string(z.City.Name))
+		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" may not be used in the city "+string(z.City.Name))
 	}
 	var out []*pb.MessageQueue
 	for _, g := range z.Groups {
@@ -160,19 +166,11 @@ func (s *Server) QueryAssignment(ctx context.Context, req *pb.QueryAssignmentReq
 }
 
 func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]*pb.Assignment, *pb.Status) {
-	if _, st := clientID(ctx); st != nil {
-		return nil, st
-	}
-	name, st := topicName(ctx, req.GetTopic())
+	t, z, sub, st := s.seek(ctx, req.GetTopic())
 	if st != nil {
 		return nil, st
 	}
 	group, st := groupName(ctx, req.GetGroup())
-	if st != nil {
-		return nil, st
-	}
-	t, z := s.topology()
-	sub, st := find(t, z, name)
 	if st != nil {
 		return nil, st
 	}

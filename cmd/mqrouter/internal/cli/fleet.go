@@ -37,6 +37,20 @@ func (e *env) fleetFlags(c *cobra.Command) {
 	c.Flags().DurationVar(&e.fleet.timeout, "timeout", 10*time.Second, "how long to wait for each answer")
 }
 
+// asks makes c a command that asks the deployment: it gets the flags that say
+// where, and the fleet that they lead to.
+func (e *env) asks(c *cobra.Command, run func(ctx context.Context, f *fleet, args []string) error) *cobra.Command {
+	e.fleetFlags(c)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		f, err := e.openFleet(c.Context())
+		if err != nil {
+			return err
+		}
+		return run(c.Context(), f, args)
+	}
+	return c
+}
+
 func envOr(name, fallback string) string {
 	if v := os.Getenv(name); v != "" {
 		return v
@@ -150,6 +164,14 @@ func (p *endpointFlags) resolve(ctx context.Context, e *env) (string, error) {
 		return "", fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
 	}
 	return z.Groups[0].Nodes[0].Client, nil
+}
+
+func cityNames(t *zone.Topology) []string {
+	var names []string
+	for _, c := range t.Cities {
+		names = append(names, string(c.Name))
+	}
+	return names
 }
 
 func zoneNames(t *zone.Topology) []string {

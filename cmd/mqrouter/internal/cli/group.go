@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -30,50 +31,38 @@ type groupProgress struct {
 
 func newGroup(e *env) *cobra.Command {
 	c := &cobra.Command{Use: "group", Short: "Show consumer groups"}
-	list := &cobra.Command{
+	list := e.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List the consumer groups of the topology",
 		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			f, err := e.openFleet(c.Context())
-			if err != nil {
-				return err
-			}
-			rows := []groupRow{}
-			for _, g := range f.topology.Groups {
-				rows = append(rows, describeGroup(g))
-			}
-			return e.show(rows, func(w io.Writer) {
-				tab := newTable("CONSUMER GROUP", "TOPICS", "ZONES", "ATTEMPTS", "KIND")
-				for _, r := range rows {
-					kind := "clients"
-					if r.Cache {
-						kind = "cache"
-					}
-					tab.row(r.Name, strings.Join(r.Topics, " "), orAll(r.Zones, "where it lands"), r.MaxAttempts, kind)
+	}, func(_ context.Context, f *fleet, _ []string) error {
+		rows := []groupRow{}
+		for _, g := range f.topology.Groups {
+			rows = append(rows, describeGroup(g))
+		}
+		return e.show(rows, func(w io.Writer) {
+			tab := newTable("CONSUMER GROUP", "TOPICS", "ZONES", "ATTEMPTS", "KIND")
+			for _, r := range rows {
+				kind := "clients"
+				if r.Cache {
+					kind = "cache"
 				}
-				tab.print(w)
-			})
-		},
-	}
-	show := &cobra.Command{
+				tab.row(r.Name, strings.Join(r.Topics, " "), orAll(r.Zones, "where it lands"), r.MaxAttempts, kind)
+			}
+			tab.print(w)
+		})
+	})
+	show := e.asks(&cobra.Command{
 		Use:   "show GROUP",
 		Short: "Show a consumer group's progress at every broker",
 		Args:  exactArgs(1, "the consumer group"),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, err := e.openFleet(c.Context())
-			if err != nil {
-				return err
-			}
-			all := f.statuses(c.Context())
-			if err := e.showGroup(f, args[0], all); err != nil {
-				return err
-			}
-			return unanswered(all)
-		},
-	}
-	e.fleetFlags(list)
-	e.fleetFlags(show)
+	}, func(ctx context.Context, f *fleet, args []string) error {
+		all := f.statuses(ctx)
+		if err := e.showGroup(f, args[0], all); err != nil {
+			return err
+		}
+		return unanswered(all)
+	})
 	c.AddCommand(list, show)
 	return c
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strings"
@@ -35,50 +36,38 @@ type topicQueue struct {
 
 func newTopic(e *env) *cobra.Command {
 	c := &cobra.Command{Use: "topic", Short: "Show topics"}
-	list := &cobra.Command{
+	list := e.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List the topics of the topology",
 		Args:  noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			f, err := e.openFleet(c.Context())
-			if err != nil {
-				return err
+	}, func(_ context.Context, f *fleet, _ []string) error {
+		rows := []topicRow{}
+		for _, t := range f.topology.Topics {
+			rows = append(rows, describeTopic(t))
+		}
+		return e.show(rows, func(w io.Writer) {
+			tab := newTable("TOPIC", "KIND", "ROUTE", "CLASS", "QUEUES", "RETENTION", "CONSUMER GROUPS")
+			for _, r := range rows {
+				tab.row(r.Name, r.Kind, r.Route, r.Class, r.Queues, r.Retention, strings.Join(r.Consumers, " "))
 			}
-			rows := []topicRow{}
-			for _, t := range f.topology.Topics {
-				rows = append(rows, describeTopic(t))
-			}
-			return e.show(rows, func(w io.Writer) {
-				tab := newTable("TOPIC", "KIND", "ROUTE", "CLASS", "QUEUES", "RETENTION", "CONSUMER GROUPS")
-				for _, r := range rows {
-					tab.row(r.Name, r.Kind, r.Route, r.Class, r.Queues, r.Retention, strings.Join(r.Consumers, " "))
-				}
-				tab.print(w)
-			})
-		},
-	}
-	show := &cobra.Command{
+			tab.print(w)
+		})
+	})
+	show := e.asks(&cobra.Command{
 		Use:   "show TOPIC",
 		Short: "Show a topic and its queues at every broker",
 		Args:  exactArgs(1, "the topic"),
-		RunE: func(c *cobra.Command, args []string) error {
-			f, err := e.openFleet(c.Context())
-			if err != nil {
-				return err
-			}
-			t := f.topology.FindTopic(zone.Topic(args[0]))
-			if t == nil {
-				return fmt.Errorf("topic %q is not in the topology; mqrouter topic list shows them", args[0])
-			}
-			all := f.statuses(c.Context())
-			if err := e.showTopic(t, all); err != nil {
-				return err
-			}
-			return unanswered(all)
-		},
-	}
-	e.fleetFlags(list)
-	e.fleetFlags(show)
+	}, func(ctx context.Context, f *fleet, args []string) error {
+		t := f.topology.FindTopic(zone.Topic(args[0]))
+		if t == nil {
+			return fmt.Errorf("topic %q is not in the topology; mqrouter topic list shows them", args[0])
+		}
+		all := f.statuses(ctx)
+		if err := e.showTopic(t, all); err != nil {
+			return err
+		}
+		return unanswered(all)
+	})
 	c.AddCommand(list, show)
 	return c
 }
