@@ -24,7 +24,7 @@ func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 			list = append(list, fmt.Sprintf("topic %s: route %s", topic.Name, topic.Route))
 		}
 		if topic.AtBudget != 0 && topic.AtBudget != zone.BudgetRefuse {
-			list = append(list, fmt.Sprintf("topic %s: at the end of its budget %s", topic.Name, topic.AtBudget))
+			list = append(list, fmt.Sprintf("topic %s: at_budget: %s", topic.Name, topic.AtBudget))
 		}
 	}
 	return list

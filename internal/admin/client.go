@@ -94,7 +94,7 @@ func (c *Client) raw(ctx context.Context, addr, path string) ([]byte, error) {
 		return nil, fmt.Errorf("admin: %s%s: %w", addr, path, err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, &AnswerError{Addr: addr, Path: path, Status: resp.StatusCode, Text: string(b[:min(len(b), 500)])}
+		return nil, &AnswerError{Addr: addr, Path: path, Status: resp.StatusCode, Text: strings.TrimSpace(string(b[:min(len(b), 500)]))}
 	}
 	return b, nil
 }

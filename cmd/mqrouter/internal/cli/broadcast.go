@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqrouter/mqrouter/broadcast"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // changed is what the broadcast commands print.
@@ -76,6 +77,9 @@ func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error
 	if err := change.Validate(); err != nil {
 		return usageError{err}
 	}
+	if err := p.demandBroadcast(ctx, e); err != nil {
+		return err
+	}
 	endpoint, err := p.at.resolve(ctx, e)
 	if err != nil {
 		return err
@@ -90,11 +94,31 @@ func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
-	defer pub.Close()
+	defer pub.Close() //nolint:errcheck // the change is acknowledged or failed by then
 	r, err := pub.Publish(ctx, change)
 	if err != nil {
 		return err
 	}
 	out := changed{MessageID: r.MessageID, Op: op.String(), Key: p.key, Version: p.version, Reached: r.Reached}
 	return e.line(out, fmt.Sprintf("%s  %s", out.MessageID, out.Reached))
+}
+
+// demandBroadcast refuses a topic that reaches no cache, where the deployment
+// can be asked; with --endpoint alone, only the broker knows.
+func (p *broadcastFlags) demandBroadcast(ctx context.Context, e *env) error {
+	if p.at.zone == "" {
+		return nil
+	}
+	f, err := e.openFleet(ctx)
+	if err != nil {
+		return err
+	}
+	t := f.topology.FindTopic(zone.Topic(p.topic))
+	if t == nil {
+		return fmt.Errorf("topic %q is not in the topology; give the one with the route broadcast: --topic", p.topic)
+	}
+	if k := t.Route.Kind; k != zone.RouteBroadcastCity && k != zone.RouteBroadcastZone {
+		return fmt.Errorf("topic %s has the route %s: no cache would learn of the change; give one with the route broadcast: --topic", p.topic, t.Route)
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -55,7 +56,7 @@ func (p *cacheFlags) run(ctx context.Context, e *env, key string) error {
 	info := f.topology.FindCity(zone.City(p.city))
 	switch {
 	case info == nil:
-		return fmt.Errorf("city %q is not in the topology", p.city)
+		return fmt.Errorf("city %q is not in the topology; it has %s", p.city, strings.Join(cityNames(f.topology), ", "))
 	case len(info.Caches) == 0 || info.Caches[0].Admin == "":
 		return fmt.Errorf("city %q has no cache node with an admin address in the topology", p.city)
 	}
@@ -79,13 +80,13 @@ func (p *cacheFlags) get(ctx context.Context, f *fleet, addr, key string) (admin
 	defer tick.Stop()
 	for {
 		entry, err := f.client.CacheGet(ctx, addr, key)
-		if err != nil {
-			return entry, err
+		if err != nil && !time.Now().Before(deadline) {
+			return entry, fmt.Errorf("ask the cache of %s: %w", p.city, err)
 		}
-		if (entry.Found || entry.Deleted) && entry.Version >= p.version {
+		if err == nil && (entry.Found || entry.Deleted) && entry.Version >= p.version {
 			return entry, nil
 		}
-		if !time.Now().Before(deadline) {
+		if err == nil && !time.Now().Before(deadline) {
 			if entry.Found || entry.Deleted {
 				return entry, fmt.Errorf("%w: %s has version %d of %q, not %d", errNoKey, p.city, entry.Version, key, p.version)
 			}

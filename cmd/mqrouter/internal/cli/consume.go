@@ -11,6 +11,9 @@ import (
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 )
 
+// longPoll is how long a receive waits for a message.
+const longPoll = 5 * time.Second
+
 // received is what consume prints for each message.
 type received struct {
 	MessageID  string            `json:"message_id"`
@@ -44,7 +47,7 @@ func newConsume(e *env) *cobra.Command {
 		Long: `Receive messages of a topic for a consumer group, print each and acknowledge
 it. With --count it ends after so many messages and fails when they do not come
 within --wait; without, it goes on until interrupted.`,
-		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-workers --count 1`,
+		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --count 1`,
 		Args:    noArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e) },
 	}
@@ -82,7 +85,7 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	}
 	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
 	defer cancel()
-	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.group, 5*time.Second,
+	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.group, longPoll,
 		rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
@@ -97,7 +100,7 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		if p.count > 0 {
 			limit = min(limit, p.count-got)
 		}
-		messages, err := consumer.Receive(ctx, limit, p.invisible)
+		messages, err := consumer.ReceiveWait(ctx, limit, p.invisible, p.poll(ctx))
 		if ctx.Err() != nil {
 			switch {
 			case p.count == 0:
@@ -106,6 +109,9 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 				return fmt.Errorf("received %d of %d messages within %v", got, p.count, p.wait)
 			}
 			return fmt.Errorf("interrupted: received %d of %d messages", got, p.count)
+		}
+		if errors.Is(err, rocketmqclient.ErrNoQueue) {
+			return fmt.Errorf("no consumer can receive %s here: the topic or the consumer group's zones do not have this zone, or the group is read by mqrouter cachesync; mqrouter topology show says which", p.topic)
 		}
 		if err != nil {
 			return fmt.Errorf("receive from %s: %w", p.topic, err)
@@ -118,6 +124,15 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		}
 	}
 	return nil
+}
+
+// poll is how long one receive waits: servers refuse to wait when the end of the
+// call is nearer than that.
+func (p *consumeFlags) poll(ctx context.Context) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		return max(0, min(longPoll, time.Until(end)/2))
+	}
+	return longPoll
 }
 
 func (p *consumeFlags) one(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer, m *rocketmqclient.Received) error {

@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 func newMessage(e *env) *cobra.Command {
@@ -50,19 +50,17 @@ The brokers search the retained part of their logs.`,
 	return c
 }
 
-// find asks every node; the error joins those of nodes that did not answer.
+// find asks every broker; the error names those that did not answer.
 func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
-	nodes := f.nodes()
+	nodes := slices.DeleteFunc(f.nodes(), func(n *zone.NodeInfo) bool { return n.Role != zone.RoleBroker })
 	found := make([][]admin.Sighting, len(nodes))
 	errs := make([]error, len(nodes))
 	var g errgroup.Group
 	g.SetLimit(askParallel)
 	for i, n := range nodes {
 		g.Go(func() error {
-			var answer *admin.AnswerError
-			found[i], errs[i] = f.client.Find(ctx, n.Admin, id)
-			if errors.As(errs[i], &answer) && answer.Status == http.StatusNotFound {
-				errs[i] = nil // a node without a log
+			if found[i], errs[i] = f.client.Find(ctx, n.Admin, id); errs[i] != nil {
+				errs[i] = fmt.Errorf("the answer is not complete without %s: %w", n.Name, errs[i])
 			}
 			return nil
 		})
@@ -73,7 +71,8 @@ func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
 		all = []admin.Sighting{}
 	}
 	slices.SortStableFunc(all, func(a, b admin.Sighting) int {
-		return cmp.Or(a.Stored.Compare(b.Stored), cmp.Compare(a.Node, b.Node))
+		// A landing has the time of its publishing, which comes first.
+		return cmp.Or(a.Stored.Compare(b.Stored), -cmp.Compare(a.What, b.What), cmp.Compare(a.Node, b.Node))
 	})
 	return all, errors.Join(errs...)
 }
@@ -88,10 +87,10 @@ func printSightings(w io.Writer, found []admin.Sighting) {
 			fmt.Fprintf(w, "    flow        %s number %d\n", s.Flow, s.Number)
 		}
 		if s.Settled != "" {
-			fmt.Fprintf(w, "    settled     %s\n", s.Settled)
+			fmt.Fprintf(w, "    sent to     %s\n", s.Settled)
 		}
 		for _, d := range s.Deliveries {
-			fmt.Fprintf(w, "    %-11s %s", d.Group, d.State)
+			fmt.Fprintf(w, "    consumers   %s: %s", d.Group, d.State)
 			if d.Attempts > 0 {
 				fmt.Fprintf(w, " (attempt %d)", d.Attempts)
 			}

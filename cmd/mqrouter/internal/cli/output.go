@@ -20,7 +20,8 @@ func newTable(head ...string) *table { return &table{head: head} }
 func (t *table) row(cells ...any) {
 	r := make([]string, len(cells))
 	for i, c := range cells {
-		r[i] = fmt.Sprint(c)
+		// Errors of several causes have several lines, which would break the columns.
+		r[i] = strings.Join(strings.FieldsFunc(fmt.Sprint(c), func(r rune) bool { return r == '\n' || r == '\r' || r == '\t' }), "; ")
 		if r[i] == "" {
 			r[i] = "-"
 		}
@@ -40,7 +41,7 @@ func (t *table) print(w io.Writer) {
 // show prints v as JSON when asked for, else calls text.
 func (e *env) show(v any, text func(io.Writer)) error {
 	if e.format == "json" {
-		enc := json.NewEncoder(e.out)
+		enc := e.json()
 		enc.SetIndent("", "  ")
 		return enc.Encode(v)
 	}
@@ -48,10 +49,25 @@ func (e *env) show(v any, text func(io.Writer)) error {
 	return nil
 }
 
+// json returns an encoder that leaves <, > and & readable.
+func (e *env) json() *json.Encoder {
+	enc := json.NewEncoder(e.out)
+	enc.SetEscapeHTML(false)
+	return enc
+}
+
+// count prints a number of things.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // line prints v as one line of JSON when asked for, else the text.
 func (e *env) line(v any, text string) error {
 	if e.format == "json" {
-		return json.NewEncoder(e.out).Encode(v)
+		return e.json().Encode(v)
 	}
 	_, err := fmt.Fprintln(e.out, text)
 	return err

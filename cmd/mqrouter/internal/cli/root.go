@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -85,7 +86,17 @@ Start with:  mqrouter dev`,
 		newStatus(e), newBench(e), newPKI(e), newVersion(e),
 	)
 	demandCommands(root)
+	plainFlags(root)
 	return root
+}
+
+// plainFlags makes help write --all instead of --all[=true|false].
+func plainFlags(root *cobra.Command) {
+	const value = "[=true|false]"
+	cobra.AddTemplateFunc("plainFlags", func(usages string) string {
+		return strings.ReplaceAll(usages, value, strings.Repeat(" ", len(value)))
+	})
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages |", ".FlagUsages | plainFlags |"))
 }
 
 // demandCommands makes a command that has only others under it refuse words

@@ -70,3 +70,46 @@ func TestJSONListsAreNeverNull(t *testing.T) {
 		}
 	}
 }
+
+// TestValidateTellsWhatNodesRefuse keeps a topology that no broker starts under
+// from being called valid before it is rolled out.
+func TestValidateTellsWhatNodesRefuse(t *testing.T) {
+	for add, want := range map[string]struct {
+		code      int
+		out, says string
+	}{
+		"":                                      {ExitOK, "is valid", ""},
+		"    at_budget: gap\n":                  {ExitFailed, "topic orders: at_budget: gap", "nodes of this version refuse it"},
+		"    kind: fifo\n":                      {ExitOK, "topic orders is of kind fifo", ""},
+		"    at_budget: gap\n    colour: red\n": {ExitFailed, "colour", "has 1 fault\n"},
+	} {
+		path := filepath.Join(t.TempDir(), "topology.yaml")
+		text := strings.Replace(string(sample.YAML), "  - name: orders\n", "  - name: orders\n"+add, 1)
+		if add != "" && text == string(sample.YAML) {
+			t.Fatal("the sample has no topic orders as this test expects")
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errOut := call(t, "topology", "validate", path)
+		if code != want.code || !strings.Contains(out, want.out) || !strings.Contains(errOut, want.says) {
+			t.Errorf("with %q: exit code %d, printed %q and %q; want %d, %q and %q", add, code, out, errOut, want.code, want.out, want.says)
+		}
+	}
+}
+
+func TestHelpNamesSwitchesPlainly(t *testing.T) {
+	if _, out, _ := call(t, "pki", "issue", "--help"); strings.Contains(out, "[=true") || !strings.Contains(out, "--all  ") {
+		t.Errorf("mqrouter pki issue --help prints\n%s", out)
+	}
+}
+
+func TestTablesKeepOneLineARow(t *testing.T) {
+	var out bytes.Buffer
+	tab := newTable("A", "B")
+	tab.row("first\nsecond", "x")
+	tab.print(&out)
+	if got := out.String(); got != "A              B\nfirst; second  x\n" {
+		t.Errorf("printed %q", got)
+	}
+}

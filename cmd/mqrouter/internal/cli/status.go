@@ -61,9 +61,13 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status) {
 }
 
 func printNodes(w io.Writer, all []admin.Status) {
-	t := newTable("CITY", "ZONE", "NODE", "ROLE", "STATE", "EPOCH", "MEMBERS")
+	t := newTable("CITY", "ZONE", "NODE", "ROLE", "EPOCH", "MEMBERS", "STATE")
 	for _, s := range all {
-		t.row(s.City, s.Zone, s.Node, s.Role, nodeState(s), s.Topology.Epoch, s.Members)
+		members := "-" // cache readers take no part in gossip
+		if s.Members > 0 {
+			members = fmt.Sprint(s.Members)
+		}
+		t.row(s.City, s.Zone, s.Node, s.Role, s.Topology.Epoch, members, nodeState(s))
 	}
 	t.print(w)
 }
@@ -82,7 +86,7 @@ func nodeState(s admin.Status) string {
 		if why != "" {
 			why += "; "
 		}
-		why += "topology: " + s.Topology.Problem
+		why += s.Topology.Problem
 	}
 	if why != "" {
 		state += ": " + strings.Join(strings.Fields(why), " ")
@@ -91,14 +95,14 @@ func nodeState(s admin.Status) string {
 }
 
 func printLinks(w io.Writer, all []admin.Status) {
-	t := newTable("LINK", "CITIES", "CLASS", "STATE", "RTT", "SESSIONS", "SENT", "RECEIVED")
+	t := newTable("LINK", "CITIES", "CLASS", "RTT", "SESSIONS", "SENT", "RECEIVED", "STATE")
 	for _, s := range all {
 		for _, l := range s.Links {
 			state := l.State
 			if l.Problem != "" {
 				state += ": " + l.Problem
 			}
-			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, state, age(l.RTT), l.Sessions, size(l.Sent), size(l.Received))
+			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), l.Sessions, size(l.Sent), size(l.Received), state)
 		}
 	}
 	section(w, "links between routers", t)
@@ -133,7 +137,7 @@ func printConsumers(w io.Writer, all []admin.Status) {
 }
 
 func printCaches(w io.Writer, all []admin.Status) {
-	t := newTable("CACHE", "CITY", "KIND", "STATE", "LAG", "APPLIED", "SUPERSEDED", "REJECTED", "GAPS", "WATERMARKS")
+	t := newTable("CACHE", "CITY", "KIND", "LAG", "APPLIED", "SUPERSEDED", "REJECTED", "GAPS", "WATERMARKS", "STATE")
 	for _, s := range all {
 		c := s.Cache
 		if c == nil {
@@ -147,7 +151,7 @@ func printCaches(w io.Writer, all []admin.Status) {
 		if c.Problem != "" {
 			state += ": " + c.Problem
 		}
-		t.row(s.Node, s.City, c.Kind, state, c.Lag, c.Applied, c.Superseded, c.Rejected, c.Gaps, strings.Join(marks, " "))
+		t.row(s.Node, s.City, c.Kind, c.Lag, c.Applied, c.Superseded, c.Rejected, c.Gaps, strings.Join(marks, " "), state)
 	}
 	section(w, "caches", t)
 }

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
 	"github.com/mqrouter/mqrouter/zone/source"
@@ -47,7 +49,9 @@ func newTopologyValidate(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Report every fault of a topology file, with line and column",
-		Args:  exactArgs(1, "the topology file, or - for the standard input"),
+		Long: `Report every fault of a topology file, with line and column, and what it asks
+for that this version does not do: nodes refuse such a file.`,
+		Args: exactArgs(1, "the topology file, or - for the standard input"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			t, err := e.readTopology(args[0])
 			var problems *zone.ProblemsError
@@ -59,16 +63,56 @@ func newTopologyValidate(e *env) *cobra.Command {
 				if showErr := e.show(rows, func(w io.Writer) { fmt.Fprintln(w, problems) }); showErr != nil {
 					return showErr
 				}
-				return fmt.Errorf("%s has %d faults", args[0], len(rows))
+				return fmt.Errorf("%s has %s", args[0], count(len(rows), "fault", "faults"))
 			}
 			if err != nil {
 				return err
 			}
-			return e.show([]problemRow{}, func(w io.Writer) {
-				fmt.Fprintf(w, "%s is valid: deployment %s, epoch %s, digest %x\n", args[0], t.Deployment, t.Epoch, t.Digest[:8])
-			})
+			return e.validated(args[0], t)
 		},
 	}
+}
+
+// validated says that a topology is valid, or that brokers refuse it anyway.
+func (e *env) validated(path string, t *zone.Topology) error {
+	rows := []problemRow{}
+	for _, what := range unsupported(t) {
+		rows = append(rows, problemRow{File: path, What: what, Fix: "this version does not support it"})
+	}
+	if err := e.show(rows, func(w io.Writer) {
+		for _, r := range rows {
+			fmt.Fprintf(w, "%s: %s: %s\n", r.File, r.What, r.Fix)
+		}
+		if len(rows) == 0 {
+			fmt.Fprintf(w, "%s is valid: deployment %s, epoch %s, digest %x\n", path, t.Deployment, t.Epoch, t.Digest[:8])
+		}
+		for _, topic := range t.Topics {
+			if topic.Kind != zone.KindNormal {
+				fmt.Fprintf(w, "note: topic %s is of kind %s: this version refuses publishes to it\n", topic.Name, topic.Kind)
+			}
+		}
+	}); err != nil {
+		return err
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("%s is well formed, but nodes of this version refuse it", path)
+	}
+	return nil
+}
+
+// unsupported lists what the brokers of this version refuse in a valid topology.
+func unsupported(t *zone.Topology) []string {
+	list := broker.CheckSupported(t, nil)
+	for _, z := range t.Zones() {
+		for _, g := range z.Groups {
+			for _, what := range broker.CheckSupported(t, g) {
+				if !slices.Contains(list, what) {
+					list = append(list, what)
+				}
+			}
+		}
+	}
+	return list
 }
 
 func newTopologyShow(e *env) *cobra.Command {

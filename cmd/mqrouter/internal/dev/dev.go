@@ -141,7 +141,7 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 // explain adds what to do about a port that is taken.
 func explain(err error) error {
 	if strings.Contains(err.Error(), "address already in use") {
-		return fmt.Errorf("%w; is another mqrouter dev running? --dir OTHER --port-offset 10000 starts a second one beside it", err)
+		return fmt.Errorf("%w\nis another mqrouter dev running? --dir OTHER --port-offset 10000 starts a second one beside it", err)
 	}
 	return err
 }
