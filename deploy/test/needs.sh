@@ -14,8 +14,9 @@ missing() { # NAME WHAT-IS-SKIPPED
 }
 
 debian() { # COMMAND PACKAGE
-	command -v "$1" >/dev/null 2>&1 && return 0
+	command -v "$1" >/dev/null 2>&1 && { echo "needs: $1 is there"; return 0; }
 	command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return 1
+	echo "needs: installing $2"
 	if [ -z "${updated:-}" ]; then apt-get update -qq >/dev/null 2>&1; updated=1; fi
 	# The tests start servers of their own; the package must not start one.
 	local policy=/usr/sbin/policy-rc.d made=
@@ -29,7 +30,8 @@ debian redis-server redis-server || missing redis-server "the Redis suites"
 debian protoc protobuf-compiler || missing protoc "the check that generated code is current"
 
 if command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1; then
-	( cd testdata/clients/node && { [ -d node_modules/rocketmq-client-nodejs ] || npm ci --silent --no-audit --no-fund >/dev/null; } ) \
+	( cd testdata/clients/node && { [ -d node_modules/rocketmq-client-nodejs ] || { echo "needs: installing the Node.js client"; npm ci --silent --no-audit --no-fund >/dev/null; }; } ) \
+		&& echo "needs: the Node.js client is there" \
 		|| missing "npm package rocketmq-client-nodejs" "the Node.js client's suite"
 else
 	missing "Node.js (node and npm)" "the Node.js client's suite"
