@@ -71,11 +71,11 @@ func (b *Broker) floor() (record.Position, []subKey) {
 			continue
 		}
 		lowest := end
-		for _, st := range b.state.progress.State(key.group, key.topic) {
-			if int(st.Queue) < len(sub.topic.queues) {
-				lowest = min(lowest, positionOf(sub.topic.queues[st.Queue].index, st.Floor))
+		b.state.progress.Floors(key.group, key.topic, func(queue uint16, at uint64) {
+			if int(queue) < len(sub.topic.queues) {
+				lowest = min(lowest, positionOf(sub.topic.queues[queue].index, at))
 			}
-		}
+		})
 		if t := topo.FindTopic(key.topic); sub.cache && t != nil && t.Budget > 0 && int64(end-lowest) > t.Budget {
 			over = append(over, key)
 			continue

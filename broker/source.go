@@ -52,23 +52,38 @@ func (b *Broker) LegsChanged() <-chan struct{} { return b.legKick }
 // Origin implements flow.Source.
 func (b *Broker) Origin(id record.FlowID) (flow.OriginState, bool) {
 	begin := b.log.Begin()
+	st, index := b.origin(id)
+	if index == nil {
+		return st, false
+	}
+	// Outside the lock: a destination that is far behind must not have the fold
+	// wait for a disk.
+	if e, err := index.Get(index.First()); err == nil && e.Position >= begin {
+		return st, true
+	}
+	if i, _, err := index.Search(begin); err == nil {
+		st.Oldest = min(max(st.Oldest, i+1), st.Head+1)
+	}
+	return st, true
+}
+
+// origin returns what the fold knows of a flow, and its index; nil when there is
+// no such flow.
+func (b *Broker) origin(id record.FlowID) (flow.OriginState, *queue.Index) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	f := b.state.out[id]
 	if f == nil {
-		return flow.OriginState{}, false
+		return flow.OriginState{}, nil
 	}
 	st := flow.OriginState{Head: f.head(), Oldest: f.oldest()}
-	if i, _, err := f.index.Search(begin); err == nil {
-		st.Oldest = max(st.Oldest, i+1)
-	}
 	st.Lineage = append(st.Lineage, f.marks...)
 	// The lineage in force counts from its start on, so that a store that came
 	// back from an old copy differs from its original before it numbers anything.
 	if n := len(st.Lineage); n == 0 || st.Lineage[n-1].ID != b.state.lineage {
 		st.Lineage = append(st.Lineage, b.state.mark(f.head()+1))
 	}
-	return st, true
+	return st, f.index
 }
 
 // Cursor implements flow.Source.
@@ -144,21 +159,24 @@ func (b *Broker) Read(leg flow.Leg, from uint64, count, bytes int, dst []flow.It
 // flowEntries returns index entries of one lineage from the number on.
 func (b *Broker) flowEntries(id record.FlowID, from uint64, count int) ([]queue.Entry, error) {
 	b.mu.RLock()
-	defer b.mu.RUnlock()
 	f := b.state.out[id]
 	if f == nil || from == 0 || from > f.head() {
+		b.mu.RUnlock()
 		return nil, nil
 	}
-	if from < f.oldest() {
+	_, until := f.lineageOf(from)
+	index := f.index
+	b.mu.RUnlock()
+	// Outside the lock: see Origin.
+	entries := make([]queue.Entry, min(uint64(max(count, 1)), until-from))
+	n, err := index.Read(from-1, entries)
+	switch {
+	case n > 0:
+		return entries[:n], nil
+	case err != nil && from <= index.First():
 		return nil, flow.ErrTrimmed
 	}
-	_, until := f.lineageOf(from)
-	entries := make([]queue.Entry, min(uint64(max(count, 1)), until-from))
-	n, err := f.index.Read(from-1, entries)
-	if n == 0 && err != nil {
-		return nil, err
-	}
-	return entries[:n], nil
+	return nil, err
 }
 
 // Settle implements flow.Source. Copies of parked and moved records are durable

@@ -85,11 +85,11 @@ func (r *reader) open(w *wire.Want) (wire.Code, error) {
 func (r *reader) startAt(w *wire.Want) uint64 {
 	ix := r.queue.index
 	floor := uint64(0)
-	for _, st := range r.b.state.progress.State(r.key.group, r.key.topic) {
-		if st.Queue == 0 {
-			floor = st.Floor
+	r.b.state.progress.Floors(r.key.group, r.key.topic, func(queue uint16, at uint64) {
+		if queue == 0 {
+			floor = at
 		}
-	}
+	})
 	at := floor
 	switch {
 	case w.Incarnation == r.b.log.Incarnation() && w.Offset <= ix.Next():

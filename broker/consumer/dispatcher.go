@@ -101,10 +101,10 @@ type dispatchQueue struct {
 }
 
 // NewDispatcher returns a dispatcher that goes on from the group's durable
-// progress, clamped to the log's end before. A queue that is not in the state
-// starts at offset 0. The caller then tells the end of every queue by Advance;
-// handles of offsets behind it are refused. wall is the wall clock's reading at now: what is left of
-// a retry's delay by it is waited for on the monotonic clock.
+// progress. A queue that is not in the state starts at offset 0. The caller then
+// tells the end of every queue by Advance; handles of offsets behind it are
+// refused. wall is the wall clock's reading at now: what is left of a retry's
+// delay by it is waited for on the monotonic clock.
 func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *Dispatcher {
 	if o.MaxInFlight <= 0 {
 		o.MaxInFlight = defaultMaxInFlight

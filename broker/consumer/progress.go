@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -160,11 +159,6 @@ func (q *queueProgress) state() QueueState {
 	return s
 }
 
-// Has reports whether the group is known for the topic.
-func (p *Progress) Has(g zone.ConsumerGroup, t zone.Topic) bool {
-	return p.groups[groupTopic{g, t}] != nil
-}
-
 // State returns a copy of the group's progress in a topic, by queue; nil when unknown.
 func (p *Progress) State(g zone.ConsumerGroup, t zone.Topic) []QueueState {
 	gp := p.groups[groupTopic{g, t}]
@@ -176,6 +170,16 @@ func (p *Progress) State(g zone.ConsumerGroup, t zone.Topic) []QueueState {
 		out[i] = q.state()
 	}
 	return out
+}
+
+// Floors calls fn for each queue that the group has in a topic, ascending, with
+// the offset below which everything is settled. It copies nothing.
+func (p *Progress) Floors(g zone.ConsumerGroup, t zone.Topic, fn func(queue uint16, floor uint64)) {
+	if gp := p.groups[groupTopic{g, t}]; gp != nil {
+		for _, q := range gp.queues {
+			fn(q.queue, q.floor)
+		}
+	}
 }
 
 // Settled reports whether the group has settled an offset. It copies nothing.
@@ -203,68 +207,8 @@ func (p *Progress) Lag(g zone.ConsumerGroup, t zone.Topic, queue uint16, end uin
 	return lag
 }
 
-// Oldest returns when the earliest retry of a queue becomes visible; the zero
-// time when it has none that waits.
-func (p *Progress) Oldest(g zone.ConsumerGroup, t zone.Topic, queue uint16) time.Time {
-	var oldest int64
-	if q := p.lookup(g, t, queue); q != nil {
-		for _, r := range q.retries {
-			if r.visible != 0 && (oldest == 0 || r.visible < oldest) {
-				oldest = r.visible
-			}
-		}
-	}
-	return fromMillis(oldest)
-}
-
-// Floor returns the lowest unsettled offset of a queue over all its groups;
-// false when no group has the queue.
-func (p *Progress) Floor(t zone.Topic, queue uint16) (floor uint64, ok bool) {
-	for k, gp := range p.groups {
-		if k.topic != t {
-			continue
-		}
-		if i, has := gp.find(queue); has && (!ok || gp.queues[i].floor < floor) {
-			floor, ok = gp.queues[i].floor, true
-		}
-	}
-	return floor, ok
-}
-
-// Clamp cuts the progress of every group in a queue to the end of the queue,
-// after a log became shorter than the progress that it once had: what is
-// published next is then delivered. It returns how many settled offsets were
-// given up, over all groups.
-func (p *Progress) Clamp(t zone.Topic, queue uint16, end uint64) (given uint64) {
-	for k, gp := range p.groups {
-		if k.topic != t {
-			continue
-		}
-		i, ok := gp.find(queue)
-		if !ok {
-			continue
-		}
-		q := gp.queues[i]
-		given += q.acked.cut(end)
-		if q.floor > end {
-			given += q.floor - end
-			q.floor = end
-		}
-		maps.DeleteFunc(q.retries, func(o uint64, _ retryState) bool { return o >= end })
-	}
-	return given
-}
-
 // Drop forgets a group in a topic.
 func (p *Progress) Drop(g zone.ConsumerGroup, t zone.Topic) { delete(p.groups, groupTopic{g, t}) }
-
-// Each calls fn for every known (group, topic), in ascending order. fn may
-// call Drop.
-func (p *Progress) Each(fn func(g zone.ConsumerGroup, t zone.Topic)) {
-	for _, k := range p.sorted() {
-		fn(k.group, k.topic)
-	}
-}
 
 func (p *Progress) sorted() []groupTopic {
 	return slices.SortedFunc(maps.Keys(p.groups), func(a, b groupTopic) int {

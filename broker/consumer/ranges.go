@@ -74,23 +74,6 @@ func (s *rangeSet) remove(o uint64) bool {
 	return true
 }
 
-// cut removes everything from end on and returns how many offsets that were.
-func (s *rangeSet) cut(end uint64) (removed uint64) {
-	v := *s
-	for len(v) > 0 && v[len(v)-1].To > end {
-		last := &v[len(v)-1]
-		if last.From < end {
-			removed += last.To - end
-			last.To = end
-			break
-		}
-		removed += last.To - last.From
-		v = v[:len(v)-1]
-	}
-	*s = v
-	return removed
-}
-
 // take removes up to n offsets from the front, all of one range.
 func (s *rangeSet) take(n uint64) Range {
 	v := *s
