@@ -90,12 +90,11 @@ func (s *state) store1(e *commitlog.Entry, v record.View) (placement, error) {
 
 // applyLineage begins a lineage. Flows name it when they next give a number.
 func (s *state) applyLineage(v record.View) error {
-	epoch := v.Identity().Epoch
-	id, ok := s.lineages(epoch)
-	if !ok {
-		return fmt.Errorf("lineage epoch %d is not in the log's table", epoch)
+	start, err := commitlog.ParseLineageStart(v.Body())
+	if err != nil {
+		return err
 	}
-	s.epoch, s.lineage = epoch, id
+	s.epoch, s.lineage = start.Epoch, start.ID
 	return nil
 }
 

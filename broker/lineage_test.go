@@ -1,11 +1,14 @@
 package broker
 
 import (
+	"encoding/binary"
 	"fmt"
 	"testing"
 	"testing/synctest"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
 )
 
 // TestManyStartsOfTheOriginStrandNobody: an origin forgets the oldest rows of a
@@ -46,4 +49,23 @@ func TestManyStartsOfTheOriginStrandNobody(t *testing.T) {
 		w.settled()
 		wantOnce(t, to.drain("transfer-credit", "transfer"), append(ids, "next", "last"))
 	})
+}
+
+// TestLineageIsFoldedFromItsRecord: the store's table forgets the oldest starts;
+// a log that is folded from its beginning may have more of them.
+func TestLineageIsFoldedFromItsRecord(t *testing.T) {
+	s := newState("rz02-a", 1, nil)
+	body := binary.LittleEndian.AppendUint64(nil, 3)
+	body = binary.LittleEndian.AppendUint64(body, 99)
+	body = binary.LittleEndian.AppendUint64(body, 64)
+	for _, b := range [][]byte{body, body[:23]} {
+		r, err := record.AppendRecord(nil, &record.Record{Type: record.TypeLineageStart, Body: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = s.apply(&commitlog.Entry{Kind: commitlog.KindOwn, Position: 64, Size: 200, Record: r})
+		if (err == nil) != (len(b) == 24) || s.epoch != 3 || s.lineage != 99 {
+			t.Fatalf("a body of %d bytes: epoch %d, lineage %d, %v", len(b), s.epoch, s.lineage, err)
+		}
+	}
 }

@@ -228,11 +228,11 @@ func FuzzSnapshot(f *testing.F) {
 	s := open(f, disk.NewMem(), "rz02-a-1", sample(f), testLimits())
 	s.publish(s.message("orders", "a"), s.message("transfer", "b", "userId", "50"))
 	f.Add(s.fold()[snapshotHead:])
-	store, lineages := s.indexes, s.state.lineages
+	store := s.indexes
 	f.Fuzz(func(t *testing.T, body []byte) {
 		b := append([]byte(snapshotMagic), snapshotVersion, 0, 0, 0, 0, 0)
 		b = append(b, body...)
 		binary.LittleEndian.PutUint32(b[snapshotHead-4:], crc32.Checksum(body, castagnoli))
-		_, _ = newState("rz02-a", s.state.store, store, lineages).decode("fuzz", b)
+		_, _ = newState("rz02-a", s.state.store, store).decode("fuzz", b)
 	})
 }

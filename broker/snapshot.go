@@ -177,7 +177,7 @@ func (b *Broker) restore(ctx context.Context) error {
 		}
 		return b.removeSnapshots(names[:i])
 	}
-	if begin := b.log.Begin(); begin > b.firstPosition() {
+	if begin := b.log.Begin(); begin > 0 { // trimmed
 		return errors.Join(&SnapshotError{Name: b.dir, What: fmt.Sprintf(
 			"the log begins at %d, so the fold cannot be made without a snapshot; restore one, or remove the store to begin anew", begin)}, refused)
 	}
@@ -187,25 +187,8 @@ func (b *Broker) restore(ctx context.Context) error {
 	return b.replay(ctx, b.emptyState())
 }
 
-// firstPosition is where a log begins that was never trimmed.
-func (b *Broker) firstPosition() record.Position {
-	if rows := b.log.Lineage(); len(rows) > 0 {
-		return rows[0].First
-	}
-	return 0
-}
-
 func (b *Broker) emptyState() *state {
-	return newState(b.self, b.log.Incarnation(), b.indexes, b.lineageID)
-}
-
-func (b *Broker) lineageID(epoch uint64) (record.LineageID, bool) {
-	for _, row := range b.log.Lineage() {
-		if row.Epoch == epoch {
-			return row.ID, true
-		}
-	}
-	return 0, false
+	return newState(b.self, b.log.Incarnation(), b.indexes)
 }
 
 // loadSnapshot reads one snapshot and checks that it is of this log.

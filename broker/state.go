@@ -25,10 +25,9 @@ const (
 // marked volatile follows from the log alone and is part of snapshots. It is
 // guarded by Broker.mu.
 type state struct {
-	self     zone.Group
-	store    record.Incarnation
-	indexes  *queue.Store
-	lineages lineageFunc
+	self    zone.Group
+	store   record.Incarnation
+	indexes *queue.Store
 
 	position record.Position // end of the last entry folded
 	epoch    uint64          // of the lineage that is being folded
@@ -73,9 +72,6 @@ type counts struct {
 	DroppedTopics uint64
 }
 
-// lineageFunc returns the id of the log's lineage of an epoch.
-type lineageFunc func(epoch uint64) (record.LineageID, bool)
-
 // topic is a topic as the fold knows it.
 type topic struct {
 	name       zone.Topic
@@ -112,9 +108,9 @@ type subscription struct {
 	hands *hands // volatile: deliveries in consumers' hands; nil until first asked for
 }
 
-func newState(self zone.Group, store record.Incarnation, indexes *queue.Store, lineages lineageFunc) *state {
+func newState(self zone.Group, store record.Incarnation, indexes *queue.Store) *state {
 	return &state{
-		self: self, store: store, indexes: indexes, lineages: lineages,
+		self: self, store: store, indexes: indexes,
 		channels: map[string][]legKey{},
 		owners:   map[zone.Zone]uint64{},
 		topics:   map[zone.Topic]*topic{},
