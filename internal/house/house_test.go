@@ -37,7 +37,7 @@ var internalMay = map[string]map[string]string{
 	"internal/house":          {},
 	"internal/rocketmqpb":     {},
 	"internal/rocketmqclient": {"zone": "names of topics and groups"},
-	"internal/gossip":         {"zone": "places in a member's metadata", "replication": "incarnations in a member's metadata"},
+	"internal/gossip":         {"zone": "places and the epoch in a member's metadata"},
 }
 
 type pkg struct {
