@@ -6,8 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,7 +78,7 @@ func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
 	b.at.declare(c)
 	e.fleetFlags(c)
 	c.Flags().StringVar(&b.topic, "topic", topic, "topic")
-	c.Flags().StringArrayVar(&b.properties, "property", nil, "user property NAME=VALUE of every message")
+	c.Flags().StringArrayVar(&b.properties, "property", nil, "user property NAME=VALUE of every message; NAME=A..B goes through the numbers")
 	c.Flags().IntSliceVar(&b.publishers, "publishers", []int{1, 16, 256}, "publishers that wait for each answer; one run for each number")
 	c.Flags().IntSliceVar(&b.batches, "batch", []int{1, 32}, "messages in a request; one run for each number")
 	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
@@ -124,7 +127,7 @@ func (b *benchFlags) run(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	props, err := parseProperties(b.properties)
+	props, err := cycle(b.properties)
 	if err != nil {
 		return usageError{err}
 	}
@@ -155,15 +158,41 @@ func printLoads(w io.Writer, results []loadResult) {
 // shares one well, and more than a few only cost memory.
 func connections(publishers int) int { return min(max(publishers/32, 1), 8) }
 
-func (l load) run(ctx context.Context, endpoint, topic string, props map[string]string) (loadResult, error) {
+// tally counts what became of messages.
+type tally struct {
+	stored, failed atomic.Uint64
+	first          atomic.Pointer[string] // the first failure
+}
+
+// add counts one request of n messages.
+func (t *tally) add(n int, results []rocketmqclient.SendResult, err error) {
+	if len(results) == 0 {
+		t.failed.Add(uint64(n))
+	}
+	stored := uint64(0)
+	for i := range results {
+		if results[i].Err != nil {
+			err = results[i].Err
+			t.failed.Add(1)
+			continue
+		}
+		stored++
+	}
+	t.stored.Add(stored)
+	if err != nil {
+		text := err.Error()
+		t.first.CompareAndSwap(nil, &text)
+	}
+}
+
+func (l load) run(ctx context.Context, endpoint, topic string, props []map[string]string) (loadResult, error) {
 	producer, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: endpoint, Connections: connections(l.Publishers), RequestTimeout: 30 * time.Second}, topic)
 	if err != nil {
 		return loadResult{}, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 	defer producer.Close()
 	r := loadResult{load: l}
-	var messages, failed atomic.Uint64
-	var firstFail atomic.Pointer[string]
+	var count tally
 	parts := make([]*hdrhistogram.Histogram, l.Publishers)
 	begin := time.Now()
 	run, cancel := context.WithDeadline(ctx, begin.Add(l.duration))
@@ -172,33 +201,20 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 	for i := range parts {
 		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
 		wg.Go(func() {
-			pace, bodies := newPacer(l, begin), newBodies(l, uint64(i))
+			pace, bodies, turn := newPacer(l, begin), newBodies(l, uint64(i)), i
 			batch := make([]*rocketmqclient.Message, l.Batch)
 			for j := range batch {
-				batch[j] = &rocketmqclient.Message{Topic: topic, Properties: props}
+				batch[j] = &rocketmqclient.Message{Topic: topic}
 			}
 			for run.Err() == nil && pace.wait(run) {
 				for _, m := range batch {
-					m.Body = bodies.next(m.Body)
+					m.Body, m.Properties = bodies.next(m.Body), props[turn%len(props)]
+					turn++
 				}
 				sent := time.Now()
 				results, err := producer.SendBatch(ctx, batch)
 				parts[i].RecordValue(max(time.Since(sent).Microseconds(), 1)) //nolint:errcheck // a value over a minute counts as failed below
-				for _, one := range results {
-					if one.Err != nil {
-						err = one.Err
-						failed.Add(1)
-						continue
-					}
-					messages.Add(1)
-				}
-				if err != nil {
-					if len(results) == 0 {
-						failed.Add(uint64(l.Batch))
-					}
-					text := err.Error()
-					firstFail.CompareAndSwap(nil, &text)
-				}
+				count.add(l.Batch, results, err)
 			}
 		})
 	}
@@ -208,13 +224,44 @@ func (l load) run(ctx context.Context, endpoint, topic string, props map[string]
 	for _, p := range parts[1:] {
 		all.Merge(p)
 	}
-	r.Messages, r.Failed, r.PerSecond = messages.Load(), failed.Load(), float64(messages.Load())/took.Seconds()
+	r.Messages, r.Failed, r.PerSecond = count.stored.Load(), count.failed.Load(), float64(count.stored.Load())/took.Seconds()
 	micro := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
 	r.Mean, r.P50, r.P99, r.Max = time.Duration(all.Mean()*float64(time.Microsecond)), micro(all.ValueAtQuantile(50)), micro(all.ValueAtQuantile(99)), micro(all.Max())
-	if p := firstFail.Load(); p != nil {
+	if p := count.first.Load(); p != nil {
 		r.FirstFail = *p
 	}
 	return r, nil
+}
+
+// maxCycle bounds the numbers of a property in a load.
+const maxCycle = 10_000
+
+// cycle returns the properties of the messages of a load, which take turns: one
+// set, or one for each number of a value A..B. At most one property may be such.
+func cycle(list []string) ([]map[string]string, error) {
+	props, err := parseProperties(list)
+	if err != nil {
+		return nil, err
+	}
+	sets := []map[string]string{props}
+	for name, value := range props {
+		from, to, ok := strings.Cut(value, "..")
+		first, err1 := strconv.ParseUint(from, 10, 32)
+		last, err2 := strconv.ParseUint(to, 10, 32)
+		switch {
+		case !ok || err1 != nil || err2 != nil:
+			continue
+		case len(sets) > 1 || last < first || last-first >= maxCycle:
+			return nil, fmt.Errorf("--property %s=%s: one property may have numbers A..B, at most %d of them", name, value, maxCycle)
+		}
+		sets = sets[:0]
+		for n := first; n <= last; n++ {
+			one := maps.Clone(props)
+			one[name] = strconv.FormatUint(n, 10)
+			sets = append(sets, one)
+		}
+	}
+	return sets, nil
 }
 
 // bodies makes the bodies of one publisher, each different.

@@ -83,7 +83,7 @@ func (b *benchFlags) flow(ctx context.Context, e *env, l load) (flowResult, erro
 	if err != nil {
 		return flowResult{}, err
 	}
-	props, err := parseProperties(b.properties)
+	props, err := cycle(b.properties)
 	if err != nil {
 		return flowResult{}, usageError{err}
 	}

@@ -80,7 +80,7 @@ return of receive. Messages that the group has not consumed yet come first.`,
 	c.Flags().StringVar(&to.zone, "to", "", "receive from a broker of this zone")
 	c.Flags().StringVar(&b.topic, "topic", "transfer", "topic")
 	c.Flags().StringVar(&group, "group", "transfer-credit", "consumer group")
-	c.Flags().StringArrayVar(&b.properties, "property", nil, "user property NAME=VALUE of every message")
+	c.Flags().StringArrayVar(&b.properties, "property", nil, "user property NAME=VALUE of every message; NAME=A..B goes through the numbers")
 	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
 	c.Flags().IntVar(&b.rate, "rate", 1000, "messages a second")
 	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of the run")
@@ -96,7 +96,7 @@ func (b *benchFlags) latency(ctx context.Context, e *env, to *endpointFlags, gro
 	if err != nil {
 		return latencyResult{}, err
 	}
-	props, err := parseProperties(b.properties)
+	props, err := cycle(b.properties)
 	if err != nil {
 		return latencyResult{}, usageError{err}
 	}
@@ -120,7 +120,7 @@ func (b *benchFlags) latency(ctx context.Context, e *env, to *endpointFlags, gro
 
 // run sends for the duration and receives until everything is there, or nothing
 // more comes.
-func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.Producer, c *rocketmqclient.SimpleConsumer, props map[string]string) (latencyResult, error) {
+func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.Producer, c *rocketmqclient.SimpleConsumer, props []map[string]string) (latencyResult, error) {
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()
 	// Receives go to the zone's brokers in turn: each needs one that waits there.
@@ -165,13 +165,13 @@ func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.P
 
 // send publishes at the pace of the load until ctx ends. A failed send counts as
 // sent and is missed at the other end.
-func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic string, p *rocketmqclient.Producer, props map[string]string) {
+func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic string, p *rocketmqclient.Producer, props []map[string]string) {
 	// The publishers take turns, so that the rate is even.
 	shift := time.Duration(publisher) * time.Second / time.Duration(l.rate)
 	pace, bodies := newPacer(l, r.begin.Add(shift)), newBodies(l, publisher)
-	m := &rocketmqclient.Message{Topic: topic, Properties: props}
-	for pace.wait(ctx) && ctx.Err() == nil {
-		m.Body = bodies.next(m.Body)
+	m := &rocketmqclient.Message{Topic: topic}
+	for turn := publisher; pace.wait(ctx) && ctx.Err() == nil; turn++ {
+		m.Body, m.Properties = bodies.next(m.Body), props[turn%uint64(len(props))]
 		sent := time.Since(r.begin)
 		binary.LittleEndian.PutUint64(m.Body, r.number)
 		binary.LittleEndian.PutUint64(m.Body[8:], uint64(sent))
