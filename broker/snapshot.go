@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
-	"github.com/mqrouter/mqrouter/replication/record"
 )
 
 const (
