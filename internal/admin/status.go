@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// Status is what one node says of itself. Slices are sorted by name.
+// Status is what one node says of itself. Slices have a stable order. Durations
+// are nanoseconds in JSON.
 type Status struct {
 	Node     string    `json:"node"`
 	Role     string    `json:"role"`
@@ -41,8 +42,7 @@ type Log struct {
 	Epoch       uint64 `json:"epoch"` // lineage epoch
 	Begin       uint64 `json:"begin"`
 	Committed   uint64 `json:"committed"`
-	Applied     uint64 `json:"applied"`
-	Snapshot    uint64 `json:"snapshot"`
+	Snapshot    uint64 `json:"snapshot"`          // the newest snapshot's; a start folds what comes after it
 	Problem     string `json:"problem,omitempty"` // disk full, failed sync
 }
 
@@ -140,7 +140,7 @@ type Sighting struct {
 	Group      string     `json:"group"`
 	City       string     `json:"city"`
 	Zone       string     `json:"zone"`
-	What       string     `json:"what"` // published, landed, parked, dead letter
+	What       string     `json:"what"` // published, landed, refused, dead letter
 	Topic      string     `json:"topic"`
 	Queue      int        `json:"queue"`
 	Offset     int64      `json:"offset"` // -1 when it is in no queue here
