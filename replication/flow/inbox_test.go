@@ -362,6 +362,7 @@ func TestInboxOneFlowCannotTakeAllMemory(t *testing.T) {
 		// Others still get their share, up to the bound; then they are told to
 		// come back.
 		refusals := 0
+		var idle *peer
 		for lane := range uint8(40) {
 			o := testOpen(lane + 1)
 			q := dialIn(t, ctx, in, 200+uint64(lane), &o)
@@ -376,6 +377,7 @@ func TestInboxOneFlowCannotTakeAllMemory(t *testing.T) {
 				}
 				refusals++
 			case lane < 4:
+				idle = q
 				if a, _ := wire.ParseAccept(f.Payload); a.Credit.Bytes < uint64(lim.MinWindow) {
 					t.Errorf("lane %d gets %d bytes", lane, a.Credit.Bytes)
 				}
@@ -384,9 +386,11 @@ func TestInboxOneFlowCannotTakeAllMemory(t *testing.T) {
 		if got := in.MemoryInUse(); got > lim.MemoryBytes || refusals == 0 || refusals > 36 {
 			t.Errorf("%d of %d bytes reserved, %d of 40 refused", got, lim.MemoryBytes, refusals)
 		}
-		// The one that holds a large window without using it is asked to move.
+		// Those that hold memory without using it are asked to move, the small ones
+		// too: together they may hold all of it.
 		time.Sleep(3 * time.Second)
 		p.expect(wire.TypeDrain)
+		idle.expect(wire.TypeDrain)
 	})
 }
 

@@ -204,5 +204,5 @@ func (rx *receiver) tick(now time.Time, scarce bool) (drain bool) {
 	if now.Sub(rx.told2) >= rx.lim.ProbeEvery && (now.Sub(rx.heard) < 2*time.Second || rx.settled < rx.head) {
 		rx.ackDue = true
 	}
-	return scarce && rx.window > rx.base && len(rx.flight) == 0 && now.Sub(rx.heard) >= time.Second
+	return scarce && len(rx.flight) == 0 && now.Sub(rx.heard) >= time.Second
 }
