@@ -13,8 +13,10 @@
 //	destination's city --TCP--> destination broker
 //
 // The first frame, Open, names city, group and residency. Each router checks
-// them against the topology and answers with Refuse when it cannot pass the
-// session on; after that it passes frames in both directions as they are but
+// them against the topology, and what Open says of its origin against the
+// certificate of who sent it: a broker speaks for its own group, a router for
+// its own city. It answers with Refuse when it cannot pass the session on; after
+// that it passes frames in both directions as they are but
 // for the hop count, which is raised where a city is left. When either side
 // ends, the other is ended at once with the same code.
 //
@@ -26,9 +28,9 @@
 //
 // # Goroutines
 //
-// Run owns the links and the loop that follows topology and gossip. A session has two goroutines while it is
-// relayed: the one that called ServePeer (or the link's handler) and one that
-// it joins.
+// Run owns the links and the loop that follows topology and gossip. A session
+// has two goroutines while it is relayed: the one that called ServePeer (or the
+// link's handler) and one that it joins.
 //
 // # Order
 //
