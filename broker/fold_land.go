@@ -107,7 +107,7 @@ func (f *inFlow) enter(id record.LineageID, epoch, first uint64, c *counts) {
 	}
 }
 
-// forget drops outcomes that the origin's durable cursor has passed.
+// forget drops outcomes that the origin's cursor has passed: it has done what they ask for.
 func (f *inFlow) forget(cursor uint64) {
 	n := 0
 	for n < len(f.outcomes) && f.outcomes[n].Through <= cursor {

@@ -116,11 +116,18 @@ func (x *metrics) progressFailed() { x.progressFailures.Add(context.Background()
 func (x *metrics) snapshotFailed() { x.snapshotFailures.Add(context.Background(), 1) }
 func (x *metrics) overBudget()     { x.overBudgetCtr.Add(context.Background(), 1) }
 
+// outcome counts what a destination settled without landing it. Reasons that this
+// version does not know are one, -1: a destination may send any.
 func (x *metrics) outcome(o flow.Outcome) {
-	if o.Outcome != record.OutcomeLanded {
-		x.outcomes.Add(context.Background(), int64(o.Through-o.First+1),
-			metric.WithAttributes(attribute.Int("outcome", int(o.Outcome)), attribute.Int("reason", int(o.Reason))))
+	if o.Outcome == record.OutcomeLanded {
+		return
 	}
+	reason := int(o.Reason)
+	if o.Reason > record.ReasonUnsupported {
+		reason = -1
+	}
+	x.outcomes.Add(context.Background(), int64(o.Through-o.First+1),
+		metric.WithAttributes(attribute.Int("outcome", int(o.Outcome)), attribute.Int("reason", reason)))
 }
 
 func (x *metrics) snapshot(hold time.Duration) {

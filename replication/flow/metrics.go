@@ -95,7 +95,16 @@ func (l *legMetrics) settled(s *Settlement) {
 }
 
 func (l *legMetrics) failed(code wire.Code) {
-	l.m.failures.Add(context.Background(), 1, metric.WithAttributes(l.city, attribute.String("code", code.String())))
+	l.m.failures.Add(context.Background(), 1, metric.WithAttributes(l.city, codeLabel(code)))
+}
+
+// codeLabel names a code; all that this version does not know are one, since a
+// peer may send any.
+func codeLabel(code wire.Code) attribute.KeyValue {
+	if !code.Known() {
+		return attribute.String("code", "unknown")
+	}
+	return attribute.String("code", code.String())
 }
 
 func (l *legMetrics) opened()          { l.m.sessions.Add(context.Background(), 1, l.opt) }
@@ -140,7 +149,7 @@ func (m *inboxMetrics) landed(l *Landing) {
 
 func (m *inboxMetrics) duplicates(n uint64) { m.duplicatesN.Add(context.Background(), int64(n)) }
 func (m *inboxMetrics) ended(code wire.Code) {
-	m.sessions.Add(context.Background(), 1, metric.WithAttributes(attribute.String("code", code.String())))
+	m.sessions.Add(context.Background(), 1, metric.WithAttributes(codeLabel(code)))
 }
 func (m *inboxMetrics) diverged()   { m.divergedN.Add(context.Background(), 1) }
 func (m *inboxMetrics) superseded() { m.supersededN.Add(context.Background(), 1) }

@@ -171,6 +171,6 @@ type Envelope struct {
 	Reason       Reason
 	Hops         uint8       // city crossings and re-landings so far
 	Path         []zone.City // cities passed, origin first
-	OriginCursor uint64      // the origin's durable cursor when it sent: outcomes up to it may be forgotten
+	OriginCursor uint64      // the origin's cursor when it sent: what outcomes up to it ask for is durable there, so they may be forgotten
 	Landed       time.Time
 }

@@ -23,7 +23,7 @@ const (
 type Batch struct {
 	First        uint64
 	Count        uint32 // 1 to MaxCount
-	Cursor       uint64 // the origin's durable cursor
+	Cursor       uint64 // the origin's cursor: what its outcomes up to here ask for is durable there
 	Lineage      record.LineageID
 	LineageEpoch uint64
 	Path         []zone.City // cities passed, origin first

@@ -8,7 +8,7 @@ type Probe struct {
 	Nonce  uint64
 	SentAt uint64 // the sender's own clock, returned unchanged; nanoseconds
 	Head   uint64 // highest number given
-	Cursor uint64 // the origin's durable cursor
+	Cursor uint64 // the origin's cursor: what its outcomes up to here ask for is durable there
 }
 
 // Append appends the payload to dst.

@@ -10,7 +10,7 @@ type Skip struct {
 	Reason         record.Reason
 	Lineage        record.LineageID
 	LineageEpoch   uint64
-	Cursor         uint64 // the origin's durable cursor
+	Cursor         uint64 // the origin's cursor: what its outcomes up to here ask for is durable there
 }
 
 // Gap settles numbers whose records are lost. Its payload is that of Skip.
@@ -19,7 +19,7 @@ type Gap struct {
 	Reason         record.Reason
 	Lineage        record.LineageID
 	LineageEpoch   uint64
-	Cursor         uint64 // the origin's durable cursor
+	Cursor         uint64 // the origin's cursor: what its outcomes up to here ask for is durable there
 }
 
 // Append appends the payload to dst.
