@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -21,13 +22,15 @@ const (
 	lockName      = "LOCK"
 )
 
-// segment is one file of the log. Its fields do not change after it is in the
-// list of segments.
+// segment is one file of the log. Its fields but began do not change after it is
+// in the list of segments.
 type segment struct {
 	base   record.Position
 	name   string
 	file   disk.File     // nil when damage is set
 	damage *CorruptError // what Open found wrong; every read fails with it
+
+	began atomic.Pointer[time.Time] // of the first entry; nil before somebody asked
 }
 
 // first is where the first frame stands.

@@ -85,7 +85,7 @@ type SegmentTime struct {
 
 // SegmentTimes returns the segments in ascending order with their times, so
 // that a search by time knows where to scan. It reads the first entry of each
-// segment from the disk.
+// segment from the disk, once.
 func (l *Log) SegmentTimes(ctx context.Context) ([]SegmentTime, error) {
 	list, end := *l.segments.Load(), l.Committed()
 	times := make([]SegmentTime, len(list))
@@ -97,8 +97,14 @@ func (l *Log) SegmentTimes(ctx context.Context) ([]SegmentTime, error) {
 		if s.damage != nil || s.base >= end {
 			continue
 		}
+		if first := s.began.Load(); first != nil {
+			times[i].First = *first
+			continue
+		}
 		err := l.Scan(ctx, s.base, times[i].End, func(e Entry) error {
-			times[i].First = entryTime(e)
+			first := entryTime(e)
+			times[i].First = first
+			s.began.Store(&first)
 			return errEnough
 		})
 		switch {
