@@ -108,11 +108,16 @@ func demandCommands(c *cobra.Command) {
 	if !c.HasSubCommands() || c.Runnable() {
 		return
 	}
+	c.SuggestionsMinimumDistance = 2 // letters that may differ
 	c.Args = func(c *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageError{fmt.Errorf("unknown command %q for %q; see %s --help", args[0], c.CommandPath(), c.CommandPath())}
+		if len(args) == 0 {
+			return nil
 		}
-		return nil
+		hint := "see " + c.CommandPath() + " --help"
+		if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+			hint = "did you mean " + strings.Join(near, " or ") + "?"
+		}
+		return usageError{fmt.Errorf("unknown command %q for %q; %s", args[0], c.CommandPath(), hint)}
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
 }

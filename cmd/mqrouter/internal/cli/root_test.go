@@ -26,7 +26,9 @@ func TestExitCodesTellWrongUseFromFailure(t *testing.T) {
 		says string // in what goes to the error stream
 	}{
 		{[]string{"bogus"}, ExitUsage, "bogus"},
-		{[]string{"topic", "bogus"}, ExitUsage, "bogus"},
+		{[]string{"topic", "bogus"}, ExitUsage, "mqrouter topic --help"},
+		{[]string{"topic", "lst"}, ExitUsage, "did you mean list?"},
+		{[]string{"statsu"}, ExitUsage, "did you mean status?"},
 		{[]string{"broadcast", "bogus"}, ExitUsage, "bogus"},
 		{[]string{"bench", "bogus"}, ExitUsage, "bogus"},
 		{[]string{"topology", "show", "a", "b"}, ExitUsage, "at most 1"},
