@@ -92,7 +92,7 @@ func checkAddr(addr string, cfg *tls.Config) error {
 	if ip := net.ParseIP(host); (ip != nil && ip.IsLoopback()) || host == "localhost" {
 		return nil
 	}
-	return fmt.Errorf("admin: address %q is not a loopback address: use one, or turn mutual TLS on for the admin address", addr)
+	return fmt.Errorf("admin: address %q is not a loopback address: use one, or turn mutual TLS on for it (--admin-tls)", addr)
 }
 
 // Addr returns the bound address.

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -223,7 +224,7 @@ func (p *Pool) joinLoop(ctx context.Context) {
 				failed++
 				p.stats.joinFailures.Add(1)
 				if !failing {
-					p.logger.Info("gossip seed not reached, trying for ever", "peer", seed.String(), "err", err)
+					p.logger.Info("gossip seed not reached, trying for ever", "peer", seed.String(), "err", strings.Join(strings.Fields(err.Error()), " ")) // its text has several lines
 				}
 			}
 		}

@@ -274,9 +274,11 @@ func (l *link) publish() {
 	case StateUp:
 		level = slog.LevelInfo
 	}
-	l.m.o.Logger.Log(context.Background(), level, "link state changed",
-		"peer", l.key.Node, "city", after.City, "class", l.key.Class,
-		"state", after.State.String(), "was", before.String(), "err", fault)
+	attrs := []any{"peer", l.key.Node, "city", after.City, "class", l.key.Class, "state", after.State.String(), "was", before.String()}
+	if fault != "" {
+		attrs = append(attrs, "err", fault)
+	}
+	l.m.o.Logger.Log(context.Background(), level, "link state changed", attrs...)
 }
 
 // Status returns what is known of the link now.

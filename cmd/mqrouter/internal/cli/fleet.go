@@ -100,12 +100,23 @@ func (e *env) openFleet(ctx context.Context) (*fleet, error) {
 		data, err = f.client.Topology(ctx, e.fleet.admin)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("cannot learn the topology: %w; is a node running there (mqrouter dev starts a sample deployment)? give --admin or --topology", err)
+		return nil, fmt.Errorf("cannot learn the topology: %w; %s", err, topologyHint(err))
 	}
 	if f.topology, err = zone.Parse(data, name); err != nil {
 		return nil, err
 	}
 	return f, nil
+}
+
+// topologyHint says what to do when the topology could not be had.
+func topologyHint(err error) string {
+	switch text := err.Error(); {
+	case strings.Contains(text, "HTTP request to an HTTPS server"):
+		return "the node wants mutual TLS: give --pki and --as"
+	case strings.Contains(text, "HTTP response to HTTPS client"):
+		return "the node's admin address is without TLS: leave --pki out"
+	}
+	return "is a node running there (mqrouter dev starts a sample deployment)? give --admin or --topology"
 }
 
 // nodes returns every node that has an admin address, in the topology's order.

@@ -75,7 +75,7 @@ func printNodes(w io.Writer, all []admin.Status) {
 // nodeState says in one line how a node is, with every reason that it gives.
 func nodeState(s admin.Status) string {
 	if s.Error != "" {
-		return "no answer"
+		return "no answer: " + strings.TrimPrefix(s.Error, "admin: ")
 	}
 	state := "ready"
 	if !s.Ready {

@@ -15,6 +15,7 @@ import (
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -113,7 +114,7 @@ func (d *deployment) run(ctx context.Context) error {
 	if err == nil {
 		fmt.Fprintln(d.o.Out, "stopped; the data stays, the same command goes on with it")
 	}
-	return err
+	return explain(err)
 }
 
 // await waits until all nodes are ready, prints the map, and then until ctx
@@ -123,7 +124,7 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 		select {
 		case <-d.ready:
 		case err := <-failed:
-			return explain(err)
+			return err
 		case <-ctx.Done():
 			return nil
 		}
@@ -131,16 +132,19 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 	d.printMap()
 	select {
 	case err := <-failed:
-		return explain(err)
+		return err
 	case <-ctx.Done():
 		fmt.Fprintln(d.o.Out, "\nstopping")
 		return nil
 	}
 }
 
-// explain adds what to do about a port that is taken.
+// explain adds, at the end, what to do about a port or a folder that is taken.
 func explain(err error) error {
-	if strings.Contains(err.Error(), "address already in use") {
+	if err == nil {
+		return nil
+	}
+	if text := err.Error(); strings.Contains(text, "address already in use") || errors.Is(err, disk.ErrLocked) {
 		return fmt.Errorf("%w\nis another mqrouter dev running? --dir OTHER --port-offset 10000 starts a second one beside it", err)
 	}
 	return err
