@@ -181,10 +181,6 @@ func ill(p *Pool, t Target) int {
 	return 1
 }
 
-// RouterGone ends every stream through the router at once, so that its flows
-// move. Call it when gossip declares the router dead.
-func (e *Egress) RouterGone(node zone.Node) { e.pool.Drop(node) }
-
 // RoutersChanged ends the sessions through routers that gossip does not list any
 // more, if it lists another: a broker that has lost everybody keeps what works.
 // Call it when the list of routers may have changed.

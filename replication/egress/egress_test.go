@@ -255,7 +255,9 @@ func TestRouterGoneEndsItsSessionsAtOnceAndNoOthers(t *testing.T) {
 		}
 		streams = append(streams, s)
 	}
-	c.RouterGone("rt-sh-1")
+	both := c.routers
+	c.routers = both[1:]
+	c.RoutersChanged()
 	for s := range c.net.open {
 		if s.target.Node != "rt-sh-2" {
 			t.Errorf("a session over %s is still open", s.target.Node)

@@ -23,7 +23,7 @@
 //	20     4    CRC32C of the payload
 //	24     4    CRC32C of the bytes 0 to 23
 //
-// A relay changes hops and the header checksum, nothing else ([SetHops]).
+// A relay changes hops and the header checksum, nothing else.
 //
 // # Payloads
 //

@@ -112,13 +112,6 @@ func (h *Header) Frame(payload []byte) Frame {
 	return Frame{Type: h.Type, Flags: h.Flags, Session: h.Session, Class: h.Class, Hops: h.Hops, Payload: payload}
 }
 
-// SetHops changes the hops of an encoded header in place and mends its
-// checksum. b must hold a header that ParseHeader accepted.
-func SetHops(b []byte, hops uint8) {
-	b[17] = hops
-	binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[:24], castagnoli))
-}
-
 // ReadFrame reads one frame from r whose payload has at most limit bytes. The
 // payload is newly allocated and belongs to the caller. It returns io.EOF when
 // r ends between two frames, *FrameError for malformed bytes, and r's errors.

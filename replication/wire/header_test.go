@@ -59,17 +59,6 @@ func TestHeaderIsChecked(t *testing.T) {
 	}
 }
 
-func TestRelayChangesOnlyHops(t *testing.T) {
-	before := Frame{Type: TypeBatch, Session: 9, Class: zone.ClassUrgent, Hops: 1, Payload: []byte("payload")}
-	b := encoded(t, before)
-	SetHops(b, 2)
-	after := before
-	after.Hops = 2
-	if !bytes.Equal(b, encoded(t, after)) {
-		t.Error("SetHops differs from a frame encoded with the new hops")
-	}
-}
-
 func TestReadFrameBoundsWhatItTakes(t *testing.T) {
 	frame := Frame{Type: TypeEnd, Session: 9, Payload: []byte("payload")}
 	b := encoded(t, frame)
