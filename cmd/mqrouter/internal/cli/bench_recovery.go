@@ -2,10 +2,14 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -97,7 +101,7 @@ func measureRecovery(ctx context.Context, dir string, messages, size int) (recov
 	}
 	crashed := tmp + "-crashed"
 	defer os.RemoveAll(crashed) //nolint:errcheck // a leftover in a temporary folder
-	if err := os.CopyFS(crashed, os.DirFS(tmp)); err != nil {
+	if err := likeness(crashed, tmp); err != nil {
 		return r, fmt.Errorf("bench: %w", err)
 	}
 	if err := b.Close(); err != nil {
@@ -107,6 +111,48 @@ func measureRecovery(ctx context.Context, dir string, messages, size int) (recov
 		return r, err
 	}
 	return r, b.Close()
+}
+
+// likeness makes dst a copy of a broker's folder. The segments of the log but the
+// newest are full and will not change: they are linked where that is possible.
+func likeness(dst, src string) error {
+	return filepath.WalkDir(src, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(src, path)
+		if err != nil {
+			return err
+		}
+		to := filepath.Join(dst, rel)
+		if d.IsDir() {
+			return os.MkdirAll(to, 0o755)
+		}
+		if full, err := followed(path); err == nil && full && os.Link(path, to) == nil {
+			return nil
+		}
+		return copyFile(to, path)
+	})
+}
+
+// followed reports whether path is a segment of a log with one behind it.
+func followed(path string) (bool, error) {
+	segments, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*.log"))
+	return len(segments) > 0 && filepath.Ext(path) == ".log" && path != slices.Max(segments), err
+}
+
+func copyFile(to, from string) error {
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.Create(to)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return errors.Join(err, out.Close())
 }
 
 func fill(ctx context.Context, b *broker.Broker, t *zone.Topology, messages, size int) error {
