@@ -119,6 +119,9 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 		return openError(err)
 	}
 	b.log = log
+	if err := b.removeTemps(); err != nil { // under the log's lock of the folder
+		return openError(err)
+	}
 	secret, err := b.loadSecret()
 	if err != nil {
 		return openError(err)

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -106,4 +107,27 @@ func TestTrimmedDeadLetterIsSettled(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestHalfWrittenFilesAreRemoved: each crash in the middle of a snapshot would
+// leave one for ever.
+func TestHalfWrittenFilesAreRemoved(t *testing.T) {
+	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+	for _, name := range []string{"store/snapshot-00000000000000000001.tmp", "store/handle.key.tmp"} {
+		f, err := s.fs.Create(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	s.restart()
+	names, err := s.fs.List("store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if strings.HasSuffix(n, tempSuffix) {
+			t.Errorf("%s is still there", n)
+		}
+	}
 }

@@ -19,7 +19,8 @@ const (
 	snapshotsKept  = 2
 	secretName     = "handle.key"
 	secretBytes    = 32
-	// maxSmallFile bounds what is read whole into memory.
+	tempSuffix     = ".tmp"
+	// maxSmallFile bounds what is written and read whole in memory (bytes).
 	maxSmallFile = 1 << 30
 )
 
@@ -84,7 +85,10 @@ func (b *Broker) snapshot(ctx context.Context) error {
 
 // writeFile replaces a file in the broker's directory in one step.
 func (b *Broker) writeFile(name string, data []byte) error {
-	temp, final := path.Join(b.dir, name+".tmp"), path.Join(b.dir, name)
+	if len(data) > maxSmallFile {
+		return fmt.Errorf("%s would have %d bytes", name, len(data))
+	}
+	temp, final := path.Join(b.dir, name+tempSuffix), path.Join(b.dir, name)
 	f, err := b.fs.Create(temp)
 	if err != nil {
 		return err
@@ -130,11 +134,22 @@ func (b *Broker) snapshotNames() ([]string, error) {
 		return nil, err
 	}
 	names = slices.DeleteFunc(names, func(n string) bool {
-		return !strings.HasPrefix(n, snapshotPrefix) || strings.HasSuffix(n, ".tmp")
+		return !strings.HasPrefix(n, snapshotPrefix) || strings.HasSuffix(n, tempSuffix)
 	})
 	slices.Sort(names)
 	slices.Reverse(names)
 	return names, nil
+}
+
+// removeTemps removes files that a crash left half written.
+func (b *Broker) removeTemps() error {
+	names, err := b.fs.List(b.dir)
+	for _, n := range names {
+		if strings.HasSuffix(n, tempSuffix) {
+			err = errors.Join(err, b.fs.Remove(path.Join(b.dir, n)))
+		}
+	}
+	return err
 }
 
 func (b *Broker) pruneSnapshots() error {
