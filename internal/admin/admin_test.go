@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -124,4 +126,58 @@ func TestListenRefusesAnOpenAddressWithoutMutualTLS(t *testing.T) {
 			t.Errorf("Listen(%q) was allowed", addr)
 		}
 	}
+}
+
+// slowNode searches until it is told to stop by the request's context.
+type slowNode struct {
+	fakeNode
+	entered chan struct{}
+	left    *atomic.Int64
+}
+
+func (n slowNode) Find(ctx context.Context, _ string) ([]Sighting, error) {
+	n.entered <- struct{}{}
+	<-ctx.Done()
+	n.left.Add(1)
+	return nil, ctx.Err()
+}
+
+// TestSearchesAreBoundedAndJoined holds the search slots, asks for one more, and
+// stops the server under them.
+func TestSearchesAreBoundedAndJoined(t *testing.T) {
+	n := slowNode{entered: make(chan struct{}), left: new(atomic.Int64)}
+	meters, err := NewMeters()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Listen(t.Context(), Options{Addr: "127.0.0.1:0", Node: n, Metrics: meters.Handler(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	asking, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	c := NewClient(nil, time.Minute)
+	var asked sync.WaitGroup
+	for range maxSearches {
+		asked.Go(func() { _, _ = c.Find(asking, s.Addr(), "id") }) // it is cut off
+		<-n.entered
+	}
+	var answer *AnswerError
+	if _, err := c.Find(t.Context(), s.Addr(), "id"); !errors.As(err, &answer) || answer.Status != http.StatusServiceUnavailable {
+		t.Errorf("one search too many: %v; want 503", err)
+	}
+	if _, err := c.Status(t.Context(), s.Addr()); err != nil {
+		t.Errorf("status beside the searches: %v", err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if left := n.left.Load(); left != maxSearches {
+		t.Errorf("Run returned with %d of %d searches ended", left, maxSearches)
+	}
+	asked.Wait()
 }

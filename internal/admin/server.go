@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -36,6 +37,7 @@ const (
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 16 << 10 // bytes
 	shutdownGrace = 3 * time.Second
+	maxSearches   = 4 // message searches at a time; a further one is refused with 503
 )
 
 // Server serves one node.
@@ -44,6 +46,12 @@ type Server struct {
 	http    *http.Server
 	log     *slog.Logger
 	metrics http.Handler
+
+	searches chan struct{} // holds one for each running message search
+
+	mu      sync.Mutex
+	over    bool           // guarded by mu; Run is about to return
+	running sync.WaitGroup // requests; net/http does not wait for those that it cuts off
 }
 
 // Options configure a server.
@@ -68,9 +76,9 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, o.TLS)
 	}
-	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics}
+	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, searches: make(chan struct{}, maxSearches)}
 	s.http = &http.Server{
-		Handler:           s.routes(o.Node),
+		Handler:           s.joined(s.routes(o.Node)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      writeTimeout,
@@ -98,7 +106,26 @@ func checkAddr(addr string, cfg *tls.Config) error {
 // Addr returns the bound address.
 func (s *Server) Addr() string { return s.ln.Addr().String() }
 
-// Run serves until ctx ends, then lets running requests finish for a moment.
+// joined counts the requests that h serves, so that Run can wait for them.
+func (s *Server) joined(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.mu.Lock()
+		over := s.over
+		if !over {
+			s.running.Add(1)
+		}
+		s.mu.Unlock()
+		if over {
+			http.Error(w, "stopping", http.StatusServiceUnavailable)
+			return
+		}
+		defer s.running.Done()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// Run serves until ctx ends, then lets running requests finish for a moment,
+// cuts off the others, and returns when none is left.
 func (s *Server) Run(ctx context.Context) error {
 	done := make(chan error, 1)
 	go func() { done <- s.http.Serve(s.ln) }()
@@ -113,6 +140,10 @@ func (s *Server) Run(ctx context.Context) error {
 		s.http.Close()
 	}
 	<-done
+	s.mu.Lock()
+	s.over = true
+	s.mu.Unlock()
+	s.running.Wait()
 	return nil
 }
 
@@ -139,6 +170,13 @@ func (s *Server) routes(n Node) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /v1/messages/{id}", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case s.searches <- struct{}{}:
+			defer func() { <-s.searches }()
+		default:
+			http.Error(w, fmt.Sprintf("%d messages are being searched here, which is the limit: try again", maxSearches), http.StatusServiceUnavailable)
+			return
+		}
 		found, err := n.Find(r.Context(), r.PathValue("id"))
 		if found == nil {
 			found = []Sighting{}
