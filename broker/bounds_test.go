@@ -2,6 +2,7 @@ package broker
 
 import (
 	"testing"
+	"time"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -71,5 +72,33 @@ func TestProgressRecordsAreBounded(t *testing.T) {
 		if n := len(o.batch.Entries[0].Record); n > 2*maxProgress {
 			t.Fatalf("a record of %d bytes", n)
 		}
+	}
+}
+
+// TestWaitEndsAlthoughTheFilterSkipsOn: a backlog that the filter excludes does
+// not keep a receive beyond its time; the next one goes on behind it.
+func TestWaitEndsAlthoughTheFilterSkipsOn(t *testing.T) {
+	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+	const n = 40_000 // more than one look covers
+	msgs := make([]Message, 1000)
+	for range n / len(msgs) {
+		for i := range msgs {
+			msgs[i] = s.message("orders", "m")
+			msgs[i].Tag = "other"
+		}
+		s.publish(msgs...)
+	}
+	r := ReceiveRequest{Group: "orders-billing", Topic: "orders", Filter: Filter{Tags: []string{"mine"}}, Max: 1, Invisible: time.Minute, Wait: 1}
+	if list, err := s.Receive(t.Context(), r); err != nil || len(list) != 0 {
+		t.Fatal(len(list), err)
+	}
+	h := s.handsOf(subKey{"orders-billing", "orders"})
+	first := h.disp.Stats().Fresh
+	if first == 0 || first >= n {
+		t.Fatalf("%d of %d messages are left after a wait of a nanosecond", first, n)
+	}
+	r.Wait = 0 // looks at everything that is there
+	if _, err := s.Receive(t.Context(), r); err != nil || h.disp.Stats().Fresh != 0 {
+		t.Fatalf("%d are left, %v", h.disp.Stats().Fresh, err)
 	}
 }

@@ -51,6 +51,9 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 		}
 		if more && ctx.Err() == nil {
 			w.Stop()
+			if r.Wait > 0 && over(deadline.C) {
+				return nil, nil
+			}
 			continue // the filter let none of those through that were looked at
 		}
 		err = b.waitTurn(ctx, w, deadline.C)
@@ -64,6 +67,15 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 		if b.handsOf(h.sub.key) != h {
 			return nil, &Error{Op: "receive", Kind: KindBusy, Group: r.Group, Topic: r.Topic, Text: "the subscription changed"}
 		}
+	}
+}
+
+func over(deadline <-chan time.Time) bool {
+	select {
+	case <-deadline:
+		return true
+	default:
+		return false
 	}
 }
 
