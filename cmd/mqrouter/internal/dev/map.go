@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"strings"
@@ -14,7 +15,8 @@ import (
 func (d *deployment) printMap() {
 	w := tabwriter.NewWriter(d.o.Out, 0, 0, 2, ' ', 0)
 	for _, c := range d.t.Cities {
-		fmt.Fprintf(w, "\n%s\trouters\t%s\n", c.Name, strings.Join(addrs(c.Routers, func(n *zone.NodeInfo) string { return n.QUIC }), " "))
+		routers := strings.Join(addrs(c.Routers, func(n *zone.NodeInfo) string { return n.QUIC }), " ")
+		fmt.Fprintf(w, "\n%s\trouters\t%s\n", c.Name, cmp.Or(routers, "none"))
 		for _, z := range c.Zones {
 			var clients []string
 			for _, g := range z.Groups {
@@ -22,19 +24,34 @@ func (d *deployment) printMap() {
 			}
 			fmt.Fprintf(w, "  %s\t%s\tclients %s\n", z.Name, kindWord(z), strings.Join(clients, " "))
 		}
-		fmt.Fprintf(w, "  cache\t%s\t\n", d.cacheWord(c))
+		if len(c.Caches) > 0 {
+			fmt.Fprintf(w, "  cache\t%s\t\n", d.cacheWord(c))
+		}
 	}
 	w.Flush() //nolint:errcheck // the terminal went away: nothing is left to tell
-	p := d.o.Program
 	fmt.Fprintf(d.o.Out, `
 ready. RocketMQ 5 clients connect to any address above. Try in another terminal:
 %s
-  %s publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
-  %s consume --zone rz04 --topic transfer --group transfer-credit --count 1
-  %s broadcast set --zone rz01 --key member:1001 --version 1 --value gold
+`, d.adminHint())
+	for _, args := range d.tries() {
+		fmt.Fprintf(d.o.Out, "  %s %s\n", d.o.Program, args)
+	}
+	fmt.Fprint(d.o.Out, "\nCtrl-C stops it.\n")
+}
 
-Ctrl-C stops it.
-`, d.adminHint(), p, p, p)
+// tries are three commands to try: the tour's, or for another topology than the
+// sample those that fit any.
+func (d *deployment) tries() []string {
+	for _, name := range []zone.Zone{"rz01", "rz04"} {
+		if d.t.FindZone(name) == nil {
+			return []string{"status", "topology show", "topic list"}
+		}
+	}
+	return []string{
+		`publish --zone rz01 --topic transfer --property userId=1065 "pay 10"`,
+		"consume --zone rz04 --topic transfer --group transfer-credit --count 1",
+		"broadcast set --zone rz01 --key member:1001 --version 1 --value gold",
+	}
 }
 
 // adminHint is what a shell needs when the admin address is not the default.

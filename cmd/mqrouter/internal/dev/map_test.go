@@ -39,3 +39,30 @@ func TestMapNamesAnAdminAddressThatExists(t *testing.T) {
 		}
 	}
 }
+
+// TestMapSuggestsOnlyWhatTheTopologyHas takes a topology without the tour's zones.
+func TestMapSuggestsOnlyWhatTheTopologyHas(t *testing.T) {
+	for _, c := range []struct {
+		text []byte
+		want []string
+		not  string
+	}{
+		{sample.YAML, []string{"mqrouter publish --zone rz01", "mqrouter consume --zone rz04", "mqrouter broadcast set", "cache   in-process"}, "topic list"},
+		{bytes.ReplaceAll(sample.YAML, []byte("rz04"), []byte("rz94")), []string{"mqrouter status", "mqrouter topic list"}, "rz01 --topic"},
+	} {
+		top, err := zone.Parse(c.text, "sample")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out bytes.Buffer
+		(&deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top}).printMap()
+		for _, want := range c.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("no %q in\n%s", want, out.String())
+			}
+		}
+		if strings.Contains(out.String(), c.not) {
+			t.Errorf("%q in\n%s", c.not, out.String())
+		}
+	}
+}
