@@ -115,3 +115,29 @@ func TestTablesKeepOneLineARow(t *testing.T) {
 		t.Errorf("printed %q", got)
 	}
 }
+
+func TestDiffFailsWhereNodesRefuse(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, old, text string) string {
+		path, out := filepath.Join(dir, name), strings.Replace(string(sample.YAML), old, text, 1)
+		if out == string(sample.YAML) && old != text {
+			t.Fatalf("the sample has no %q", old)
+		}
+		if err := os.WriteFile(path, []byte(out), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	running := write("running.yaml", "", "")
+	same := write("same.yaml", "", "# a comment\n")
+	later := write("later.yaml", "number: 1", "number: 2")
+	noEpoch := write("no-epoch.yaml", "  - name: orders\n", "  - name: orders\n    queues: 5\n")
+	for next, want := range map[string]struct {
+		code int
+		says string
+	}{same: {ExitOK, ""}, later: {ExitOK, ""}, noEpoch: {ExitFailed, "raise the epoch"}} {
+		if code, out, errOut := call(t, "topology", "diff", running, next); code != want.code || !strings.Contains(errOut, want.says) {
+			t.Errorf("%s: exit code %d with %q and %q; want %d and a text with %q", next, code, out, errOut, want.code, want.says)
+		}
+	}
+}

@@ -246,7 +246,9 @@ func newTopologyDiff(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Show what changes from one topology file to another",
-		Args:  exactArgs(2, "two topology files"),
+		Long: `Show what changes from one topology file to another. The command fails when a
+node that runs the first would not take the second.`,
+		Args: exactArgs(2, "two topology files"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			older, err := e.readTopology(args[0])
 			if err != nil {
@@ -260,14 +262,17 @@ func newTopologyDiff(e *env) *cobra.Command {
 			for _, c := range zone.Diff(older, newer) {
 				lines = append(lines, c.String())
 			}
-			return e.show(lines, func(w io.Writer) {
+			if err := e.show(lines, func(w io.Writer) {
 				for _, l := range lines {
 					fmt.Fprintln(w, l)
 				}
-				if err := source.Judge(older, newer); err != nil {
-					fmt.Fprintf(w, "a node that runs %s: %v\n", args[0], err)
-				}
-			})
+			}); err != nil {
+				return err
+			}
+			if err := source.Judge(older, newer); err != nil && len(lines) > 0 {
+				return fmt.Errorf("a node that runs %s would not take %s: %w", args[0], args[1], err)
+			}
+			return nil
 		},
 	}
 }
