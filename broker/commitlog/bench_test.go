@@ -64,6 +64,46 @@ func BenchmarkAppend(b *testing.B) {
 	}
 }
 
+// BenchmarkAppendBatch is BenchmarkAppend with the records in batches of the
+// sizes of BenchmarkRaw's groups, from two appenders: one fills its next batch
+// while the log writes the other's.
+func BenchmarkAppendBatch(b *testing.B) {
+	for _, size := range []int{16, 256} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			var left, syncs atomic.Int64
+			l := benchLog(b, func(*Committed) { syncs.Add(1) })
+			left.Store(int64(b.N))
+			b.ReportAllocs()
+			b.SetBytes(benchBody)
+			b.ResetTimer()
+			var wg sync.WaitGroup
+			for range 2 {
+				wg.Go(func() {
+					done := make(chan error, 1)
+					batch := &Batch{Entries: make([]Entry, size), Done: func(_ *Batch, err error) { done <- err }}
+					own := numbered(1, benchBody)
+					for left.Add(int64(-size)) > int64(-size) {
+						for i := range batch.Entries {
+							batch.Entries[i] = own
+						}
+						if err := l.Append(context.Background(), batch); err != nil {
+							b.Error(err)
+							return
+						}
+						if err := <-done; err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			wg.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+			b.ReportMetric(float64(b.N)/float64(max(syncs.Load(), 1)), "msg/sync")
+		})
+	}
+}
+
 // BenchmarkRaw writes groups of 1, 16 and 256 frames into a preallocated file,
 // each with one pwrite and one fdatasync: what the disk gives to a group commit
 // that costs nothing else.

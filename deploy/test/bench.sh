@@ -52,7 +52,7 @@ bench() { # AWK ARGS...
 	shift
 	out=$("$bin" bench "$@")
 	tail -n +2 <<<"$out" | sed 's/ \([KMG]iB\)/\1/g' | awk "$program" | while IFS='|' read -r what figure; do
-		row "$what" "$figure" "mqrouter bench $*"
+		row "$what" "$figure" "mqrouter bench ${*/$dir/.}"
 	done
 }
 
@@ -77,7 +77,7 @@ for body in random json; do
 	bench '{ printf "cross-city flow, '"$body"' bodies|%s landed/s while %s/s are published; %s bytes on the link a body byte\n", $5, $4, $8 }' \
 		flow --zone rz01 --topic transfer --property userId=1060..1079 --publishers 64 --batch 32 --duration "${seconds}s" --body "$body"
 done
-bench '{ printf "broadcast to three cities, %s bodies|%s landings/s; %s bytes on all links a body byte\n", "random", $5, $8 }' \
+bench '{ printf "broadcast to three cities, random bodies|%s landings/s; %s bytes on the two links together a body byte\n", $5, $8 }' \
 	flow --zone rz01 --topic member --publishers 16 --batch 32 --duration "${seconds}s"
 
 kill -TERM "$dev"
