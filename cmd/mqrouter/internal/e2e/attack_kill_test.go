@@ -16,7 +16,7 @@ func TestSIGTERMInEveryPhase(t *testing.T) {
 	c := newCluster(t)
 	const b = "rz-a-1"
 	c.only(b)
-	l := c.load(b, 8, "3", 200, 0)
+	l := c.load(b, 8, "3", 200, 10*time.Millisecond)
 	for i := range rounds(6, 40) {
 		hold(time.Duration(rnd.IntN(400)) * time.Millisecond)
 		c.nodes[b].running.terminate(t)
@@ -59,7 +59,7 @@ func TestFrozenNodesThaw(t *testing.T) {
 	for _, name := range []string{"rt-a1", "rz-b-1", "rz-a-1"} {
 		p := c.nodes[name].running.cmd.Process
 		p.Signal(syscall.SIGSTOP)
-		hold(time.Duration(rounds(4, 20)) * time.Second)
+		hold(time.Duration(rounds(3, 20)) * time.Second)
 		p.Signal(syscall.SIGCONT)
 		from, _ := l.counts()
 		eventually(t, "publishes go on after "+name, time.Minute, func() error {
@@ -83,7 +83,7 @@ func TestRandomKill9OfOneBrokerUnderLoad(t *testing.T) {
 	c := newCluster(t)
 	const b = "rz-a-1"
 	c.only(b)
-	l := c.load(b, 16, "3", 160, 0)
+	l := c.load(b, 16, "3", 160, 10*time.Millisecond)
 	for range rounds(10, 200) {
 		hold(time.Duration(rnd.IntN(700)) * time.Millisecond)
 		c.nodes[b].running.kill()

@@ -56,7 +56,7 @@ func TestStrangersAndGarbageBetweenNodes(t *testing.T) {
 	}
 	loads := [][]byte{nil, noise, absurd, make([]byte, 1<<20)}
 	var wg sync.WaitGroup
-	deadline := time.Now().Add(time.Duration(rounds(5, 30)) * time.Second)
+	deadline := time.Now().Add(time.Duration(rounds(4, 30)) * time.Second)
 	for _, v := range victims {
 		doors := c.doors(t, v)
 		if doors["peer"] == "" || doors["gossip"] == "" {
