@@ -46,6 +46,7 @@ type conn struct {
 	started     time.Time
 
 	held     atomic.Int64 // payload bytes that wait in the sessions
+	endBy    atomic.Int64 // after started; what shutdown left must be written by then; nanoseconds, 0 = no shutdown
 	moved    atomic.Int64 // when the connection last took bytes, after started; nanoseconds
 	rtt      atomic.Int64 // nanoseconds; 0 = not measured yet
 	draining atomic.Bool  // the peer drains, or this side does
@@ -125,9 +126,11 @@ func (c *conn) fail(err error) {
 	}
 }
 
-// shutdown tells the peer why, writes what waits, and ends the connection. It
-// does not wait; run returns within a few times Timing.Write.
+// shutdown tells the peer why, writes what waits as far as the peer takes it in
+// time, and ends the connection. It does not wait; run returns within a few times
+// Timing.Write, however slowly the peer reads.
 func (c *conn) shutdown(code wire.Code, text string) {
+	c.endBy.CompareAndSwap(0, int64(time.Since(c.started)+patienceFactor*c.o.Timing.Write))
 	e := wire.End{Code: code, Text: text}
 	c.control(0, wire.TypeEnd, e.Append(nil))
 	c.mu.Lock()
@@ -259,11 +262,18 @@ func (c *conn) arm(now time.Time) error {
 	return c.nc.SetReadDeadline(now.Add(c.o.Timing.Dead))
 }
 
-// flush writes all of b, in pieces that each have their own deadline.
+// flush writes all of b, in pieces that each have their own deadline. After
+// shutdown there is one for all that is left.
 func (c *conn) flush(b []byte) error {
 	for len(b) > 0 {
 		n := min(len(b), writeChunk)
-		if err := c.nc.SetWriteDeadline(time.Now().Add(patienceFactor * c.o.Timing.Write)); err != nil {
+		by := time.Now().Add(patienceFactor * c.o.Timing.Write)
+		if end := c.endBy.Load(); end != 0 {
+			if last := c.started.Add(time.Duration(end)); last.Before(by) {
+				by = last
+			}
+		}
+		if err := c.nc.SetWriteDeadline(by); err != nil {
 			return err
 		}
 		if _, err := c.nc.Write(b[:n]); err != nil {
