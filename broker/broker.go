@@ -32,6 +32,7 @@ type Broker struct {
 	indexes *queue.Store
 	sealer  *consumer.Sealer
 	metrics *metrics
+	damage  damageLog
 	view    atomic.Pointer[view]
 
 	ctx    context.Context // ends when Close begins

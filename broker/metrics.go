@@ -17,7 +17,7 @@ import (
 // there is one; counters count since the process began.
 type metrics struct {
 	publishes, publishFailures                 metric.Int64Counter
-	deliveries, acks, dead, trimmed            metric.Int64Counter
+	deliveries, acks, dead, trimmed, damaged   metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
@@ -47,6 +47,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		acks:             counter("mqrouter.broker.acks", "acknowledgements taken"),
 		dead:             counter("mqrouter.broker.dead_letters", "messages moved to a dead-letter topic for a consumer group"),
 		trimmed:          counter("mqrouter.broker.trimmed_unread", "messages that were trimmed before an undeclared group had read them"),
+		damaged:          counter("mqrouter.broker.unreadable", "tries to read a message that failed; each damaged message is tried every second while a group wants it"),
 		landings:         counter("mqrouter.broker.landings", "records landed or parked for other groups"),
 		outcomes:         counter("mqrouter.broker.outcomes", "numbers that destinations settled without landing them"),
 		progressFailures: counter("mqrouter.broker.progress.failures", "progress records that could not be appended and are tried again"),
@@ -111,6 +112,7 @@ func (x *metrics) received(n int) {
 func (x *metrics) acked()          { x.acks.Add(context.Background(), 1) }
 func (x *metrics) deadLettered()   { x.dead.Add(context.Background(), 1) }
 func (x *metrics) trimmedUnread()  { x.trimmed.Add(context.Background(), 1) }
+func (x *metrics) unreadable()     { x.damaged.Add(context.Background(), 1) }
 func (x *metrics) landed(n int)    { x.landings.Add(context.Background(), int64(n)) }
 func (x *metrics) progressFailed() { x.progressFailures.Add(context.Background(), 1) }
 func (x *metrics) snapshotFailed() { x.snapshotFailures.Add(context.Background(), 1) }

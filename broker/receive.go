@@ -171,7 +171,10 @@ func (t *taker) unreadable(q uint16, offset uint64, err error) consumer.Verdict 
 		t.b.metrics.trimmedUnread()
 		return consumer.Skip
 	}
-	t.b.logger.Error("message cannot be read", "topic", string(t.h.topic.name), "queue", q, "seq", offset, "err", err)
+	t.b.metrics.unreadable()
+	if missed, ok := t.b.damage.allow(time.Now()); ok {
+		t.b.logger.Error("message cannot be read", "topic", string(t.h.topic.name), "queue", q, "seq", offset, "suppressed", missed, "err", err)
+	}
 	return consumer.Later
 }
 
