@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -174,7 +175,26 @@ func (p *endpointFlags) resolve(ctx context.Context, e *env) (string, error) {
 	if z == nil {
 		return "", fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
 	}
-	return z.Groups[0].Nodes[0].Client, nil
+	return reachable(ctx, z), nil
+}
+
+// reachTimeout is how long a broker of a zone may take to accept a connection
+// before the next one is tried.
+const reachTimeout = time.Second
+
+// reachable returns the client address of the first broker of the zone that
+// accepts connections; the first one's when none does, whose error then tells.
+func reachable(ctx context.Context, z *zone.ZoneInfo) string {
+	d := net.Dialer{Timeout: reachTimeout}
+	for _, g := range z.Groups {
+		for _, n := range g.Nodes {
+			if conn, err := d.DialContext(ctx, "tcp", n.Client); err == nil {
+				conn.Close()
+				return n.Client
+			}
+		}
+	}
+	return z.Groups[0].Nodes[0].Client
 }
 
 func cityNames(t *zone.Topology) []string {

@@ -52,12 +52,36 @@ func unanswered(all []admin.Status) error {
 }
 
 func printStatus(w io.Writer, f *fleet, all []admin.Status) {
-	fmt.Fprintf(w, "deployment %s, topology epoch %s\n\n", f.topology.Deployment, f.topology.Epoch)
+	fmt.Fprintf(w, "deployment %s, topology epoch %s: %s\n\n", f.topology.Deployment, f.topology.Epoch, verdict(all))
 	printNodes(w, all)
 	printLinks(w, all)
 	printFlows(w, all)
 	printConsumers(w, all)
 	printCaches(w, all)
+}
+
+// verdict sums the deployment up in a line.
+func verdict(all []admin.Status) string {
+	var ready, up, links int
+	var backlog, lag uint64
+	for _, s := range all {
+		if s.Ready && s.Error == "" {
+			ready++
+		}
+		for _, l := range s.Links {
+			links++
+			if l.State == "up" {
+				up++
+			}
+		}
+		for _, f := range s.Flows {
+			backlog += f.Backlog
+		}
+		for _, c := range s.Consumers {
+			lag += c.Lag
+		}
+	}
+	return fmt.Sprintf("%d of %d nodes ready, %d of %d link ends up, %d records on their way, %d messages not consumed", ready, len(all), up, links, backlog, lag)
 }
 
 func printNodes(w io.Writer, all []admin.Status) {
@@ -94,10 +118,22 @@ func nodeState(s admin.Status) string {
 	return state
 }
 
+// printLinks shows each link once, as its first end tells it, unless the other
+// end sees it otherwise or did not answer.
 func printLinks(w io.Writer, all []admin.Status) {
+	type end struct{ node, peer, class string }
+	state := map[end]string{}
+	for _, s := range all {
+		for _, l := range s.Links {
+			state[end{s.Node, l.Peer, l.Class}] = l.State
+		}
+	}
 	t := newTable("LINK", "CITIES", "CLASS", "RTT", "SESSIONS", "SENT", "RECEIVED", "STATE")
 	for _, s := range all {
 		for _, l := range s.Links {
+			if s.Node > l.Peer && state[end{l.Peer, s.Node, l.Class}] == l.State {
+				continue
+			}
 			state := l.State
 			if l.Problem != "" {
 				state += ": " + l.Problem

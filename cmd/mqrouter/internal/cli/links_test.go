@@ -1,0 +1,59 @@
+package cli
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+func TestStatusShowsALinkOnceUnlessItsEndsDisagree(t *testing.T) {
+	ends := func(a, b string) []admin.Status {
+		return []admin.Status{
+			{Node: "rt-a", City: "east", Ready: true, Links: []admin.Link{{Peer: "rt-b", City: "west", Class: "bulk", State: a}}},
+			{Node: "rt-b", City: "west", Ready: true, Links: []admin.Link{{Peer: "rt-a", City: "east", Class: "bulk", State: b}}},
+		}
+	}
+	for _, c := range []struct {
+		a, b string
+		rows int
+	}{{"up", "up", 1}, {"up", "red", 2}} {
+		var out bytes.Buffer
+		printLinks(&out, ends(c.a, c.b))
+		if got := strings.Count(out.String(), "bulk"); got != c.rows {
+			t.Errorf("%s and %s: %d rows, want %d:\n%s", c.a, c.b, got, c.rows, out.String())
+		}
+	}
+	var out bytes.Buffer
+	printLinks(&out, ends("up", "up")[1:])
+	if !strings.Contains(out.String(), "rt-b - rt-a") {
+		t.Errorf("the only end that answered is not shown:\n%s", out.String())
+	}
+	want := "2 of 2 nodes ready, 1 of 2 link ends up, 0 records on their way, 0 messages not consumed"
+	if got := verdict(ends("up", "red")); got != want {
+		t.Errorf("verdict %q, want %q", got, want)
+	}
+}
+
+func TestZoneMeansABrokerThatListens(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead.Close()
+	z := &zone.ZoneInfo{Groups: []*zone.GroupInfo{
+		{Nodes: []*zone.NodeInfo{{Client: dead.Addr().String()}}},
+		{Nodes: []*zone.NodeInfo{{Client: ln.Addr().String()}}},
+	}}
+	if got := reachable(t.Context(), z); got != ln.Addr().String() {
+		t.Errorf("got %s, want the broker that listens, %s", got, ln.Addr())
+	}
+}
