@@ -54,15 +54,49 @@ func (b *Broker) trim(now time.Time) error {
 // floor returns the lowest position that cursors, declared consumer groups or
 // snapshots need, and the cache subscriptions that were left out of account.
 func (b *Broker) floor() (record.Position, []subKey) {
-	topo, end := b.Topology(), b.log.Committed()
+	end := b.log.Committed()
+	floor, legs, subs := b.needs()
+	for _, n := range legs {
+		floor = min(floor, positionOf(n.index, n.from))
+	}
 	var over []subKey
+	for _, sub := range subs {
+		lowest := end
+		for _, n := range sub.queues {
+			lowest = min(lowest, positionOf(n.index, n.from))
+		}
+		if sub.budget > 0 && int64(end-lowest) > sub.budget {
+			over = append(over, sub.key)
+			continue
+		}
+		floor = min(floor, lowest)
+	}
+	return floor, over
+}
+
+// need says that an index is needed from a number on.
+type need struct {
+	index *queue.Index
+	from  uint64
+}
+
+// subNeed is what a declared subscription needs.
+type subNeed struct {
+	key    subKey
+	budget int64 // log bytes that it may hold back; 0 = no bound
+	queues []need
+}
+
+// needs notes what is needed; the indexes are read outside the fold's lock.
+// snapshots is the position that snapshots need.
+func (b *Broker) needs() (snapshots record.Position, legs []need, subs []subNeed) {
+	topo := b.Topology()
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	floor := b.trimAt
 	for _, f := range b.state.out {
 		for _, l := range f.legs {
 			if l.cursor < f.head() {
-				floor = min(floor, positionOf(f.index, l.cursor))
+				legs = append(legs, need{f.index, l.cursor})
 			}
 		}
 	}
@@ -70,19 +104,18 @@ func (b *Broker) floor() (record.Position, []subKey) {
 		if !sub.declared {
 			continue
 		}
-		lowest := end
+		n := subNeed{key: key}
+		if t := topo.FindTopic(key.topic); sub.cache && t != nil {
+			n.budget = t.Budget
+		}
 		b.state.progress.Floors(key.group, key.topic, func(queue uint16, at uint64) {
 			if int(queue) < len(sub.topic.queues) {
-				lowest = min(lowest, positionOf(sub.topic.queues[queue].index, at))
+				n.queues = append(n.queues, need{sub.topic.queues[queue].index, at})
 			}
 		})
-		if t := topo.FindTopic(key.topic); sub.cache && t != nil && t.Budget > 0 && int64(end-lowest) > t.Budget {
-			over = append(over, key)
-			continue
-		}
-		floor = min(floor, lowest)
+		subs = append(subs, n)
 	}
-	return floor, over
+	return b.trimAt, legs, subs
 }
 
 // positionOf returns where number i is, or the end of time when the index has

@@ -3,7 +3,6 @@ package broker
 import (
 	"time"
 
-	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -88,8 +87,12 @@ func (b *Broker) Status() Status {
 	}
 	oldest := b.fillStatus(&st)
 	now := wallNow()
-	for i, e := range oldest {
-		if e.Size == 0 {
+	for i, n := range oldest {
+		if n.index == nil {
+			continue
+		}
+		e, err := n.index.Get(n.from)
+		if err != nil {
 			continue
 		}
 		if rec, err := b.readRecord(e); err == nil {
@@ -99,9 +102,9 @@ func (b *Broker) Status() Status {
 	return st
 }
 
-// fillStatus copies from the state; it returns the oldest unsettled entry of
-// each element of Outgoing.
-func (b *Broker) fillStatus(st *Status) []queue.Entry {
+// fillStatus copies from the state; it returns where the oldest unsettled record
+// of each element of Outgoing is, without an index when there is none.
+func (b *Broker) fillStatus(st *Status) []need {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	s := b.state
@@ -125,7 +128,7 @@ func (b *Broker) fillStatus(st *Status) []queue.Entry {
 		}
 		st.Groups = append(st.Groups, gs)
 	}
-	var oldest []queue.Entry
+	var oldest []need
 	topo := b.Topology()
 	for _, id := range sortedFlows(s.out) {
 		f := s.out[id]
@@ -134,11 +137,11 @@ func (b *Broker) fillStatus(st *Status) []queue.Entry {
 			st.Outgoing = append(st.Outgoing, OutgoingStatus{
 				Flow: id, City: leg.City, Group: l.key.group, Head: f.head(), Cursor: l.cursor, BacklogBytes: l.backlog,
 			})
-			e, err := f.index.Get(l.cursor)
-			if l.cursor >= f.head() || err != nil {
-				e = queue.Entry{}
+			n := need{f.index, l.cursor}
+			if l.cursor >= f.head() {
+				n.index = nil
 			}
-			oldest = append(oldest, e)
+			oldest = append(oldest, n)
 		}
 	}
 	for _, id := range sortedFlows(s.in) {
