@@ -205,6 +205,32 @@ func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zo
 	return nil
 }
 
+// peerListener makes the listener for sessions of this city's nodes; servePeers
+// starts it.
+func (b *base) peerListener(o peer.Options, handle func(context.Context, *peer.Session)) (*peer.Listener, error) {
+	l, err := peer.NewListener(o, handle)
+	if err != nil {
+		return nil, err
+	}
+	b.watched.peers = append(b.watched.peers, watchedPeers{"in", l.Stats})
+	b.onStop("peer listener", l.Close)
+	return l, nil
+}
+
+// servePeers binds the peer address and serves it.
+func (b *base) servePeers(ctx context.Context, l *peer.Listener) error {
+	ln, err := b.listen(ctx, "peer", b.self.Peer)
+	if err != nil {
+		return err
+	}
+	b.run(ctx, "peer listener", func(ctx context.Context) error {
+		stop := context.AfterFunc(ctx, func() { l.Close() }) //nolint:errcheck // the stack's Close returns the same error
+		defer stop()
+		return l.Serve(ln)
+	})
+	return nil
+}
+
 // listen binds a TCP address of the node.
 func (b *base) listen(ctx context.Context, what, advertised string) (net.Listener, error) {
 	var lc net.ListenConfig

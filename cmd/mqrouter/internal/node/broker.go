@@ -87,22 +87,11 @@ func (n *brokerNode) startInbox(ctx context.Context) error {
 		return err
 	}
 	guard := n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)
-	l, err := peer.NewListener(n.peerOptions(guard), func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
+	l, err := n.peerListener(n.peerOptions(guard), func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
 	if err != nil {
 		return err
 	}
-	n.watched.peers = append(n.watched.peers, watchedPeers{"in", l.Stats})
-	n.onStop("peer listener", l.Close)
-	ln, err := n.listen(ctx, "peer", n.self.Peer)
-	if err != nil {
-		return err
-	}
-	n.run(ctx, "peer listener", func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { l.Close() }) //nolint:errcheck // the stack's Close returns the same error
-		defer stop()
-		return l.Serve(ln)
-	})
-	return nil
+	return n.servePeers(ctx, l)
 }
 
 // serveSession hands a session to what its first frame asks for, once the peer

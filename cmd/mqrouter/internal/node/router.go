@@ -53,7 +53,8 @@ func (n *routerNode) start(ctx context.Context) error {
 	if err := n.startRouter(ctx, incarnation); err != nil {
 		return err
 	}
-	l, err := n.newListener(incarnation)
+	l, err := n.peerListener(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)),
+		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s.Identity().Name, s) })
 	if err != nil {
 		return err
 	}
@@ -118,30 +119,12 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	return nil
 }
 
-// newListener makes the listener for the sessions of this city's brokers.
-func (n *routerNode) newListener(incarnation record.Incarnation) (*peer.Listener, error) {
-	l, err := peer.NewListener(n.peerOptions(incarnation, n.inCity(n.source.Current, zone.RoleBroker)),
-		func(ctx context.Context, s *peer.Session) { n.router.ServePeer(ctx, s.Identity().Name, s) })
-	if err != nil {
-		return nil, err
-	}
-	n.watched.peers = append(n.watched.peers, watchedPeers{"in", l.Stats})
-	n.onStop("peer listener", l.Close)
-	return l, nil
-}
-
-// startPeers serves the listener. Its stop drains: sessions are asked to go
-// elsewhere, and have the grace period to do so.
+// startPeers serves the sessions of this city's brokers. Its stop drains: they
+// are asked to go elsewhere, and have the grace period to do so.
 func (n *routerNode) startPeers(ctx context.Context, l *peer.Listener) error {
-	ln, err := n.listen(ctx, "peer", n.self.Peer)
-	if err != nil {
+	if err := n.servePeers(ctx, l); err != nil {
 		return err
 	}
-	n.run(ctx, "peer listener", func(ctx context.Context) error {
-		stop := context.AfterFunc(ctx, func() { l.Close() }) //nolint:errcheck // the stack's Close returns the same error
-		defer stop()
-		return l.Serve(ln)
-	})
 	n.onStop("drain", func() error {
 		if n.cfg.Grace <= 0 {
 			return nil
