@@ -210,20 +210,16 @@ func (x *Index) Truncate(next uint64) error {
 	if err := x.Flush(); err != nil {
 		return err
 	}
-	v := *x.view.Load()
-	if next == 0 && len(v.segs) == 0 {
-		return x.Reset(0)
+	last, err := x.holds(next)
+	if err != nil {
+		return err
 	}
-	if reason := v.lacks(next, x.flushed); reason != "" {
-		return &CorruptError{Name: x.name, Number: min(next, x.flushed), Reason: reason}
+	v := *x.view.Load()
+	if len(v.segs) == 0 {
+		return x.Reset(0)
 	}
 	if next == v.segs[0].first {
 		return x.Reset(next) // even the header may be torn
-	}
-	var last [1]Entry
-	v.start = x.flushed
-	if _, err := x.readFile(&v, next-1, last[:]); err != nil {
-		return err
 	}
 	if err := x.discard(&v, next); err != nil {
 		return err
@@ -232,8 +228,27 @@ func (x *Index) Truncate(next uint64) error {
 	if err := x.shorten(g, g.offset(next)); err != nil {
 		return err
 	}
-	x.restart(&view{first: min(v.first, next), segs: slices.Clip(v.segs), start: next}, last[0])
+	x.restart(&view{first: min(v.first, next), segs: slices.Clip(v.segs), start: next}, last)
 	return nil
+}
+
+// holds returns the entry before next, or *CorruptError when the files cannot be
+// cut back to next. It changes nothing.
+func (x *Index) holds(next uint64) (last Entry, err error) {
+	v := *x.view.Load()
+	if next == 0 && len(v.segs) == 0 {
+		return last, nil
+	}
+	if reason := v.lacks(next, x.flushed); reason != "" {
+		return last, &CorruptError{Name: x.name, Number: min(next, x.flushed), Reason: reason}
+	}
+	if next == v.segs[0].first {
+		return last, nil
+	}
+	var one [1]Entry
+	v.start = x.flushed
+	_, err = x.readFile(&v, next-1, one[:])
+	return one[0], err
 }
 
 // lacks says why the files cannot be cut back to next; empty when they can.

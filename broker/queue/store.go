@@ -151,8 +151,12 @@ func (s *Store) path(base string, first uint64) string {
 // Recover cuts each index in next back to the number given, and removes every
 // other index. It is called once after Open, with what the snapshot says, or
 // with nil when there is none. *CorruptError (joined, one an index) when the
-// files hold less; the indexes concerned then stay as they are. Writer only.
+// files hold less; nothing is changed then, so that an older snapshot may do.
+// Writer only.
 func (s *Store) Recover(next map[string]uint64) error {
+	if err := s.holds(next); err != nil {
+		return err
+	}
 	keep := make(map[string]bool, len(next))
 	for name := range next {
 		keep[baseName(name)] = true
@@ -185,6 +189,19 @@ func (s *Store) Recover(next map[string]uint64) error {
 		x, err := s.Index(name)
 		if err == nil {
 			err = x.Truncate(next[name])
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// holds returns what the files lack of the indexes in next.
+func (s *Store) holds(next map[string]uint64) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(next)) {
+		x, err := s.Index(name)
+		if err == nil {
+			_, err = x.holds(next[name])
 		}
 		errs = append(errs, err)
 	}
