@@ -47,8 +47,9 @@ type Status struct {
 	Attempts    int        // dials in progress
 	Reconnects  uint64     // connections that replaced a lost one
 	Epoch       zone.Epoch // the peer's topology when it greeted
-	Traffic     Traffic    // of all connections since the start
-	LastError   string     // why the last attempt or connection failed; empty = none did
+	Digest      zone.Digest
+	Traffic     Traffic // of all connections since the start
+	LastError   string  // why the last attempt or connection failed; empty = none did
 	FailedAt    time.Time
 }
 
@@ -192,7 +193,7 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 func (l *link) adopt(ctx context.Context, wg *sync.WaitGroup, c *conn) {
 	l.mu.Lock()
 	l.conns[c.id] = c
-	l.status.Epoch = c.peer.Epoch
+	l.status.Epoch, l.status.Digest = c.peer.Epoch, c.peer.Digest
 	l.mu.Unlock()
 	l.m.connections.Add(1)
 	wg.Go(func() {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
@@ -86,5 +87,23 @@ func TestTextIsOfTheTopologyInForce(t *testing.T) {
 	}
 	if got := f.of(parse(t, second)); !bytes.Equal(got, second) {
 		t.Errorf("the text is not that of the topology in force, but begins with %.40q", got)
+	}
+}
+
+// TestCitiesWithTwoTopologiesOfOneEpochAreTold compares what routers greeted with.
+func TestCitiesWithTwoTopologiesOfOneEpochAreTold(t *testing.T) {
+	mine := parse(t, sample.YAML)
+	other := parse(t, bytes.Replace(sample.YAML, []byte("retention: 168h"), []byte("retention: 167h"), 1))
+	newer := parse(t, changed(t, "2", "", ""))
+	up := func(node zone.Node, city zone.City, class zone.Class, top *zone.Topology) link.Status {
+		return link.Status{Node: node, City: city, Class: class, Epoch: top.Epoch, Digest: top.Digest}
+	}
+	got := diverged(mine, []link.Status{
+		up("rt-hz-1", "hangzhou", zone.ClassUrgent, mine), up("rt-sz-1", "shenzhen", zone.ClassUrgent, newer),
+		{Node: "rt-sz-2", City: "shenzhen"}, // never greeted
+		up("rt-hz-2", "hangzhou", zone.ClassUrgent, other), up("rt-hz-2", "hangzhou", zone.ClassBulk, other),
+	})
+	if len(got) != 1 || !strings.Contains(got[0], "rt-hz-2 of hangzhou") {
+		t.Errorf("got %q; want rt-hz-2 alone, once", got)
 	}
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/mqrouter/mqrouter/broker"
@@ -153,11 +154,29 @@ func (n *routerNode) Status() admin.Status {
 			s.Reasons = append(s.Reasons, fmt.Sprintf("no link to %s is up", c.Name))
 		}
 	}
+	s.Reasons = append(s.Reasons, diverged(t, r.Links)...)
 	if r.Draining {
 		s.Ready = false
 		s.Reasons = append(s.Reasons, "draining")
 	}
 	return s
+}
+
+// diverged names the routers of other cities that greeted with the same epoch and
+// another content: somebody changed a topology without raising its epoch, and
+// the cities route by two truths.
+func diverged(t *zone.Topology, links []link.Status) []string {
+	var reasons []string
+	for _, l := range links {
+		if l.Epoch != t.Epoch || l.Digest == t.Digest {
+			continue
+		}
+		reason := fmt.Sprintf("%s of %s has topology %s with other content: raise the epoch with every change", l.Node, l.City, t.Epoch)
+		if !slices.Contains(reasons, reason) { // a link for each class
+			reasons = append(reasons, reason)
+		}
+	}
+	return reasons
 }
 
 // Topology implements admin.Node.
