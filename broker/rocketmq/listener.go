@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -14,8 +15,9 @@ import (
 const (
 	// handshakeTime covers a connection's first bytes and its TLS handshake.
 	handshakeTime = 5 * time.Second
-	// maxHandshakes is how many connections may be in that state at one time;
-	// accepting pauses at the limit, and each frees its place within handshakeTime.
+	// maxHandshakes is how many connections may be in that state at one time. One
+	// more ends the oldest: a client shakes hands within milliseconds, so those
+	// that stay silent cannot keep it out.
 	maxHandshakes = 512
 	// acceptPause follows a failed accept, such as one without file descriptors.
 	acceptPause = 50 * time.Millisecond
@@ -39,22 +41,22 @@ type sniffer struct {
 	refused   func(reason string)
 
 	ready  chan net.Conn // unbuffered: Accept takes, or Close drops
-	places chan struct{} // one token for each running handshake
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	open    int                   // guarded by mu: connections not yet closed
-	pending map[net.Conn]struct{} // guarded by mu: in their handshake
-	closed  bool                  // guarded by mu
+	open    int                        // guarded by mu: connections not yet closed
+	pending map[net.Conn]*list.Element // guarded by mu: in their handshake; nil: given up
+	line    list.List                  // guarded by mu: those not given up, oldest first
+	closed  bool                       // guarded by mu
 }
 
 // newSniffer takes over inner and starts accepting.
 func newSniffer(inner net.Listener, o *Options, refused func(reason string)) *sniffer {
 	s := &sniffer{
 		inner: inner, plaintext: !o.PlaintextOff, limit: o.MaxConnections, log: o.Logger, refused: refused,
-		ready: make(chan net.Conn), places: make(chan struct{}, maxHandshakes), pending: map[net.Conn]struct{}{},
+		ready: make(chan net.Conn), pending: map[net.Conn]*list.Element{},
 	}
 	if o.TLS != nil {
 		s.tls = o.TLS.Clone()
@@ -108,11 +110,6 @@ func (s *sniffer) Close() error {
 func (s *sniffer) loop() {
 	defer s.cancel()
 	for {
-		select {
-		case s.places <- struct{}{}:
-		case <-s.ctx.Done():
-			return
-		}
 		raw, err := s.inner.Accept()
 		switch {
 		case s.ctx.Err() != nil, errors.Is(err, net.ErrClosed):
@@ -121,7 +118,6 @@ func (s *sniffer) loop() {
 			}
 			return
 		case err != nil:
-			<-s.places
 			s.log.Warn("accept failed", "err", err)
 			select {
 			case <-s.ctx.Done():
@@ -129,19 +125,16 @@ func (s *sniffer) loop() {
 			case <-time.After(acceptPause):
 			}
 		case !s.enter(raw):
-			<-s.places
 			s.refused("connections")
 			_ = raw.Close() // over the limit: the peer sees a reset
 		default:
-			s.wg.Go(func() {
-				s.greet(raw)
-				<-s.places
-			})
+			s.wg.Go(func() { s.greet(raw) })
 		}
 	}
 }
 
 // enter counts the connection, unless the limit is reached or the listener closed.
+// It gives the oldest handshake up when there are too many.
 func (s *sniffer) enter(raw net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +142,12 @@ func (s *sniffer) enter(raw net.Conn) bool {
 		return false
 	}
 	s.open++
-	s.pending[raw] = struct{}{}
+	if s.line.Len() >= maxHandshakes {
+		oldest := s.line.Remove(s.line.Front()).(net.Conn)
+		s.pending[oldest] = nil
+		_ = oldest.Close() // its goroutine sees that and uncounts it
+	}
+	s.pending[raw] = s.line.PushBack(raw)
 	return true
 }
 
@@ -165,6 +163,9 @@ func (s *sniffer) greet(raw net.Conn) {
 	c := &conn{Conn: raw, leave: s.leave}
 	served, reason := s.handshake(c)
 	s.mu.Lock()
+	if e := s.pending[raw]; e != nil {
+		s.line.Remove(e)
+	}
 	delete(s.pending, raw)
 	s.mu.Unlock()
 	if reason == "" {

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -104,6 +105,45 @@ func TestSilentAndForeignConnectionsDelayNobody(t *testing.T) {
 		t.Errorf("the foreign connection was not closed: %v", err)
 	}
 	mustSend(t, b.dial(t, nil), msg("t", "A", nil))
+}
+
+// TestManySilentConnectionsKeepNobodyOut: a client is served while as many
+// connections as are allowed show nothing.
+func TestManySilentConnectionsKeepNobodyOut(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSniffer(inner, &Options{MaxConnections: 10_000, Logger: slog.New(slog.DiscardHandler)}, func(string) {})
+	defer s.Close()
+	silent := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.line.Len()
+	}
+	for range maxHandshakes + 50 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	c, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Write([]byte("PRI")); err != nil {
+		t.Fatal(err)
+	}
+	served, err := s.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer served.Close()
+	if n := silent(); n != maxHandshakes-1 {
+		t.Errorf("%d connections are silent when the client is served, want %d", n, maxHandshakes-1)
+	}
 }
 
 func isReset(err error) bool {
