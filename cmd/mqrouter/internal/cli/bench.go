@@ -156,7 +156,7 @@ func printLoads(w io.Writer, results []loadResult) {
 
 // connections returns how many connections carry so many publishers: HTTP/2
 // shares one well, and more than a few only cost memory.
-func connections(publishers int) int { return min(max(publishers/32, 1), 8) }
+func connections(publishers int) int { return min(max(publishers/128, 1), 8) }
 
 // tally counts what became of messages.
 type tally struct {
