@@ -81,6 +81,25 @@ func TestGarbageOnTheClientPort(t *testing.T) {
 	c.recovered(b, before)
 }
 
+// TestSilentConnectionsKeepNobodyOut holds thousands of connections that say
+// nothing at the ports of a broker and a router, while clients and a broker
+// that starts need them.
+func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
+	c := newCluster(t)
+	c.upAll()
+	const a, b = "rz-a-1", "rz-b-1"
+	var wg sync.WaitGroup
+	for _, addr := range []string{c.nodes[a].client, c.doors(t, "rt-a1")["peer"], c.doors(t, "rt-a2")["peer"], c.doors(t, "rt-a1")["gossip"]} {
+		wg.Go(func() { throw(addr, 1500, nil, time.Duration(rounds(6, 30))*time.Second) })
+	}
+	hold(500 * time.Millisecond)
+	c.serves(a)
+	l := c.load(a, 4, "7", 300, 5*time.Millisecond)
+	l.published(t, 100)
+	places{}.drainOnly(t, c.nodes[b].client, l.acked)
+	wg.Wait()
+}
+
 // dialFront opens a gRPC connection that sends a client id.
 func dialFront(t *testing.T, addr string) (pb.MessagingServiceClient, *grpc.ClientConn) {
 	t.Helper()
