@@ -235,13 +235,15 @@ func TestStrangersAreCutOffInTime(t *testing.T) {
 func TestHandshakesAndConnectionsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, echo, func(l, _ *Options) { l.Limits.Handshakes, l.Limits.Connections = 2, 3 })
-		a, b := p.stranger(t), p.stranger(t) // say nothing
-		third := p.stranger(t)
-		if err := <-drainConn(third); !errors.Is(err, io.EOF) {
-			t.Errorf("third handshake at a time: %v", err)
+		a := p.stranger(t) // says nothing, as the next two
+		synctest.Wait()    // it is the oldest
+		began := time.Now()
+		b, third := p.stranger(t), p.stranger(t)
+		if err := <-drainConn(a); !errors.Is(err, io.EOF) || time.Since(began) != 0 {
+			t.Errorf("the oldest of three handshakes: %v after %v", err, time.Since(began))
 		}
-		<-drainConn(a)
 		<-drainConn(b)
+		<-drainConn(third)
 		var greeted []net.Conn
 		for range 3 {
 			synctest.Wait() // the place of the one before is free

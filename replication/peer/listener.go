@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -17,21 +18,21 @@ const maxAcceptPause = time.Second
 // Listener takes the connections and sessions of the nodes of its city. It is
 // safe for concurrent use.
 type Listener struct {
-	o         Options
-	handle    func(context.Context, *Session)
-	stats     counters
-	total     atomic.Int64
-	draining  atomic.Bool
-	ctx       context.Context
-	cancel    context.CancelFunc
-	wg        sync.WaitGroup // one for each accepted connection
-	complain  limiter
-	handshake chan struct{} // holds one for each connection that has not greeted
+	o        Options
+	handle   func(context.Context, *Session)
+	stats    counters
+	total    atomic.Int64
+	draining atomic.Bool
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup // one for each accepted connection
+	complain limiter
 
 	mu      sync.Mutex
 	closed  bool                  // guarded by mu
 	sockets map[net.Listener]bool // guarded by mu
 	conns   map[net.Conn]*conn    // accepted connections; nil before the greeting; guarded by mu
+	silent  list.List             // those before the greeting and not given up, oldest first; guarded by mu
 	serving sync.WaitGroup        // one for each Serve
 }
 
@@ -49,7 +50,6 @@ func NewListener(o Options, handle func(context.Context, *Session)) (*Listener, 
 		o: o.withDefaults(), handle: handle,
 		sockets: make(map[net.Listener]bool), conns: make(map[net.Conn]*conn),
 	}
-	l.handshake = make(chan struct{}, l.o.Limits.Handshakes)
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	return l, nil
 }
@@ -93,18 +93,20 @@ func (l *Listener) Serve(ln net.Listener) error {
 	}
 }
 
-// admit starts an accepted connection, or closes it when a bound is reached.
+// admit starts an accepted connection, or closes it when there are too many.
+// Of those that have not greeted it closes the oldest instead: a peer greets
+// within milliseconds, so strangers who stay silent cannot keep it out.
 func (l *Listener) admit(raw net.Conn) {
 	l.mu.Lock()
 	ok := !l.closed && len(l.conns) < l.o.Limits.Connections
 	if ok {
-		select {
-		case l.handshake <- struct{}{}:
-			l.conns[raw] = nil
-			l.wg.Go(func() { l.serve(raw) })
-		default:
-			ok = false
+		if l.silent.Len() >= l.o.Limits.Handshakes {
+			l.stats.refused.Add(1)
+			_ = l.silent.Remove(l.silent.Front()).(net.Conn).Close() // its goroutine sees that
 		}
+		l.conns[raw] = nil
+		place := l.silent.PushBack(raw)
+		l.wg.Go(func() { l.serve(raw, place) })
 	}
 	l.mu.Unlock()
 	if !ok {
@@ -114,7 +116,7 @@ func (l *Listener) admit(raw net.Conn) {
 }
 
 // serve greets a connection and runs it until it ends.
-func (l *Listener) serve(raw net.Conn) {
+func (l *Listener) serve(raw net.Conn, place *list.Element) {
 	defer func() {
 		_ = raw.Close() // ended already, unless the greeting failed
 		l.mu.Lock()
@@ -122,7 +124,9 @@ func (l *Listener) serve(raw net.Conn) {
 		l.mu.Unlock()
 	}()
 	c, err := l.greet(raw)
-	<-l.handshake
+	l.mu.Lock()
+	l.silent.Remove(place) // nothing, if it was given up
+	l.mu.Unlock()
 	if err != nil {
 		l.stats.failed.Add(1)
 		if missed, ok := l.complain.allow(time.Now()); ok && l.ctx.Err() == nil {

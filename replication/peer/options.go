@@ -27,7 +27,7 @@ const (
 // default.
 type Limits struct {
 	Connections  int   // accepted connections at a time; default 512
-	Handshakes   int   // accepted connections that have not greeted, at a time; default 64
+	Handshakes   int   // accepted connections that have not greeted, at a time; one more ends the oldest; default 64
 	Sessions     int   // sessions of one connection; default 1024
 	Frames       int   // frames that wait in a session for Recv; default 4096
 	SessionBytes int64 // payload bytes that wait in a session; default 24 MiB: a flow's largest window and one batch
