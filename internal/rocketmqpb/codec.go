@@ -26,9 +26,13 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 	if !ok {
 		return nil, fmt.Errorf("rocketmqpb: %T is no message", v)
 	}
-	size := proto.Size(m)
+	size, opts := proto.Size(m), proto.MarshalOptions{UseCachedSize: true}
+	if mem.IsBelowBufferPoolingThreshold(size) { // gRPC would not give the buffer back
+		b, err := opts.MarshalAppend(make([]byte, 0, size), m)
+		return mem.BufferSlice{mem.SliceBuffer(b)}, err
+	}
 	buf := wireBuffers.Get(size)
-	out, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend((*buf)[:0], m)
+	out, err := opts.MarshalAppend((*buf)[:0], m)
 	if err != nil {
 		wireBuffers.Put(buf)
 		return nil, err
@@ -59,10 +63,10 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return proto.Unmarshal(buf.ReadOnlyData(), m)
 }
 
-// Sizes of the pooled buffers, as powers of two. Smaller ones are not worth a
-// pool, larger ones are rare and would be held for nothing.
+// Sizes of the pooled buffers, as powers of two. gRPC does not give smaller ones
+// back, larger ones are rare and would be held for nothing.
 const (
-	leastBuffer = 10
+	leastBuffer = 11
 	mostBuffer  = 23
 )
 

@@ -140,12 +140,12 @@ func TestCodecKeepsEveryByte(t *testing.T) {
 
 func TestBufferPool(t *testing.T) {
 	p := new(bufferPool)
-	for _, n := range []int{0, 1, 1024, 1025, 1 << 20, 1<<23 + 1} {
+	for _, n := range []int{0, 1, 2048, 2049, 1 << 20, 1<<23 + 1} {
 		b := p.Get(n)
 		if len(*b) != n {
 			t.Fatalf("asked for %d bytes, got %d", n, len(*b))
 		}
-		if n > 1024 && n <= 1<<23 && cap(*b) >= 2*n {
+		if n > 2048 && n <= 1<<23 && cap(*b) >= 2*n {
 			t.Errorf("asked for %d bytes, got room for %d", n, cap(*b))
 		}
 		p.Put(b)
