@@ -200,7 +200,7 @@ func TestCutNetworkHeals(t *testing.T) {
 		for _, d := range cut.doors {
 			relays[d].cut.Store(cut.how)
 		}
-		hold(time.Duration(rounds(3, 20)) * time.Second)
+		hold(time.Duration(rounds(2, 20)) * time.Second)
 		for _, d := range cut.doors {
 			relays[d].cut.Store(0)
 		}

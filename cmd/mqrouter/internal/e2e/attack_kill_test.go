@@ -59,7 +59,7 @@ func TestFrozenNodesThaw(t *testing.T) {
 	for _, name := range []string{"rt-a1", "rz-b-1", "rz-a-1"} {
 		p := c.nodes[name].running.cmd.Process
 		p.Signal(syscall.SIGSTOP)
-		hold(time.Duration(rounds(3, 20)) * time.Second)
+		hold(time.Duration(rounds(2, 20)) * time.Second)
 		p.Signal(syscall.SIGCONT)
 		from, _ := l.counts()
 		eventually(t, "publishes go on after "+name, time.Minute, func() error {

@@ -76,7 +76,7 @@ func TestRottenFilesAreToldOrHealed(t *testing.T) {
 		template := c.data("template")
 		copyTree(t, c.data(b), template)
 		tried := 0
-		for tried < rounds(6, 200) {
+		for tried < rounds(4, 200) {
 			files := kinds(t, template)
 			file, d := files[rnd.IntN(len(files))], damages[rnd.IntN(len(damages))]
 			if always := []string{files[1], "log/0000000000000000.log", "log/META"}; tried < len(always) {
