@@ -116,7 +116,7 @@ func TestStatusShowsEveryNodeAndLink(t *testing.T) {
 		}
 		return nil
 	})
-	if text := must(t, d.env(), "status"); !strings.Contains(text, "rt-sh-1 - rt-hz-1") {
+	if text := must(t, d.env(), "status"); !strings.Contains(text, "rt-hz-1 - rt-sh-1") {
 		t.Errorf("the table shows no links:\n%s", text)
 	}
 }

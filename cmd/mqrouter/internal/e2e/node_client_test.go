@@ -92,17 +92,19 @@ func TestOfficialNodeClient(t *testing.T) {
 		{"to the CZone of every city", "member", "mqr.op=none", "member-watch", []int{8085, 8089, 8091}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			for _, consumer := range []string{"push.mjs", "simple.mjs"} {
+			for i, consumer := range []string{"push.mjs", "simple.mjs"} {
+				// The tag is this run's alone: what other tests left in the topic is not for it.
 				const count = 10
+				tag := fmt.Sprintf("%s-%d", strings.ReplaceAll(c.name, " ", "-"), i)
 				var consumers []*process
 				for _, port := range c.at {
-					p := nodeScript(t, consumer, "--endpoint", d.addr(port), "--topic", c.topic, "--group", c.group, "--count", fmt.Sprint(count), "--timeout", "90000")
+					p := nodeScript(t, consumer, "--endpoint", d.addr(port), "--topic", c.topic, "--group", c.group, "--tag", tag, "--count", fmt.Sprint(count), "--timeout", "90000")
 					consumers = append(consumers, p)
 				}
 				for _, p := range consumers {
 					p.await(t, `"ready"`, time.Minute)
 				}
-				args := []string{"--endpoint", d.addr(rz01), "--topic", c.topic, "--count", fmt.Sprint(count), "--prefix", c.name + " "}
+				args := []string{"--endpoint", d.addr(rz01), "--topic", c.topic, "--count", fmt.Sprint(count), "--tag", tag, "--prefix", c.name + " "}
 				if c.property != "" {
 					args = append(args, "--property", c.property)
 				}
@@ -110,9 +112,9 @@ func TestOfficialNodeClient(t *testing.T) {
 				if len(sent) != count {
 					t.Fatalf("sent %d messages, want %d", len(sent), count)
 				}
-				for i, p := range consumers {
+				for j, p := range consumers {
 					if got := ids(p.events(t, "message")); !slices.Equal(got, sent) {
-						t.Errorf("%s at port %d got %v,\nsent %v", consumer, c.at[i], got, sent)
+						t.Errorf("%s at port %d got %v,\nsent %v", consumer, c.at[j], got, sent)
 					}
 				}
 			}
