@@ -73,7 +73,7 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	x.registration, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		st := b.Status()
 		for _, f := range st.Outgoing {
-			at := metric.WithAttributes(attribute.String("flow", f.Flow.Target), attribute.String("city", string(f.City)),
+			at := metric.WithAttributes(attribute.String("flow", f.Flow.Target), attribute.String("city", string(f.City)), attribute.String("group", string(f.Group)),
 				attribute.String("class", f.Flow.Class.String()), attribute.Int("lane", int(f.Flow.Lane)))
 			o.ObserveInt64(backlog, f.BacklogBytes, at)
 			o.ObserveInt64(unsettled, int64(f.Head-f.Cursor), at)
