@@ -33,6 +33,7 @@ type Broker struct {
 	sealer  *consumer.Sealer
 	metrics *metrics
 	damage  damageLog
+	healed  int // indexes that opening made anew; not changed later
 	view    atomic.Pointer[view]
 
 	ctx    context.Context // ends when Close begins
@@ -135,8 +136,11 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.restore(ctx); err != nil {
 		return openError(err)
 	}
-	b.metrics, err = newMetrics(o.Meter, b)
-	return err
+	if b.metrics, err = newMetrics(o.Meter, b); err != nil {
+		return err
+	}
+	b.metrics.indexesHealed(b.healed)
+	return nil
 }
 
 func openError(err error) error { return &Error{Op: "open", Kind: kindOfLog(err), Err: err} }

@@ -43,6 +43,8 @@
 // two snapshot-<log position> files, whose bytes snapshot_codec.go describes.
 // A snapshot names incarnation, lineage and position and is refused unless the
 // log has them; the one before is used then, or the whole log, if it was never
-// trimmed. The bodies of control records are described in control.go and
+// trimmed. If it was, indexes that are lost or damaged are made anew from what
+// the log still holds, under the numbers that the newest snapshot says, unless
+// the log leaves open which those are. The bodies of control records are described in control.go and
 // cause.go.
 package broker

@@ -221,6 +221,9 @@ func TestFlowsSurviveCrashes(t *testing.T) {
 			}
 		}
 		w.settled()
+		for _, s := range w.sites {
+			wantSlots(t, s.station)
+		}
 		var got []string
 		for {
 			list := to.receive("transfer-credit", "transfer", 100, time.Minute)
@@ -530,6 +533,9 @@ func TestNewCityGetsWhatComesAfter(t *testing.T) {
 			}
 		}
 		w.settled()
+		for _, s := range w.sites {
+			wantSlots(t, s.station)
+		}
 		got := bj.drain("member-watch", "member")
 		for i := range 30 {
 			if id := fmt.Sprintf("before-%d", i); got[id] < 2 {

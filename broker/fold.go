@@ -66,10 +66,19 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 // applyMessage puts a record of this group into its queue, or gives it the next
 // number of its flow.
 func (s *state) applyMessage(e *commitlog.Entry, v record.View) (placement, error) {
-	if len(v.Target()) > 0 {
+	if isOutgoing(v) {
 		return s.number(e, v)
 	}
 	return s.store1(e, v)
+}
+
+// isOutgoing reports whether a message of this group's own goes to a flow
+// rather than to a queue.
+func isOutgoing(v record.View) bool { return len(v.Target()) > 0 }
+
+// queueEntry is the entry of a record in its queue.
+func queueEntry(e *commitlog.Entry, v record.View) queue.Entry {
+	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: tagHash(v.Tag())}
 }
 
 // store1 puts a local or landed record into the queue that it names.
@@ -83,9 +92,7 @@ func (s *state) store1(e *commitlog.Entry, v record.View) (placement, error) {
 			return placement{}, err
 		}
 	}
-	return s.enqueue(t, int(v.Queue()), queue.Entry{
-		Position: e.Position, Size: uint32(e.Size), Hash: tagHash(v.Tag()),
-	})
+	return s.enqueue(t, int(v.Queue()), queueEntry(e, v))
 }
 
 // applyLineage begins a lineage. Flows name it when they next give a number.
@@ -132,7 +139,7 @@ func (s *state) applyDeadLetter(e *commitlog.Entry, v record.View) (placement, e
 		return placement{}, err
 	}
 	s.counts.DeadLetters++
-	return s.enqueue(t, 0, queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: tagHash(v.Tag())})
+	return s.enqueue(t, 0, queueEntry(e, v))
 }
 
 // queueOf returns the queue, or nil when topic, queue or subscription is not the

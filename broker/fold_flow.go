@@ -96,22 +96,33 @@ func (s *state) legOf(id record.FlowID, key legKey) *leg {
 	return f.leg(keyOf(id, key.city, key.group))
 }
 
+// flowOf returns the flow of an outgoing record, or nil when it has no number yet.
+func (s *state) flowOf(v record.View) *outFlow {
+	// Written out, since a string of bytes costs nothing inside an index only.
+	return s.out[record.FlowID{
+		Origin: s.self, Incarnation: s.store, Target: string(v.Target()),
+		Channel: v.Channel(), Class: v.Class(), Lane: v.Lane(),
+	}]
+}
+
+// flowEntry is the entry of a record in its flow.
+func flowEntry(e *commitlog.Entry, v record.View) queue.Entry {
+	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: v.HeaderChecksum()}
+}
+
 // number gives the record the next number of its flow.
 func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
-	id := record.FlowID{Origin: s.self, Incarnation: s.store, Channel: v.Channel(), Class: v.Class(), Lane: v.Lane()}
 	var err error
-	// Written out, since a string of bytes costs nothing inside an index only.
-	f := s.out[record.FlowID{
-		Origin: id.Origin, Incarnation: id.Incarnation, Target: string(v.Target()),
-		Channel: id.Channel, Class: id.Class, Lane: id.Lane,
-	}]
+	f := s.flowOf(v)
 	if f == nil {
-		id.Target = string(v.Target())
-		if f, err = s.newOutFlow(id); err != nil {
+		if f, err = s.newOutFlow(record.FlowID{
+			Origin: s.self, Incarnation: s.store, Target: string(v.Target()),
+			Channel: v.Channel(), Class: v.Class(), Lane: v.Lane(),
+		}); err != nil {
 			return placement{}, err
 		}
 	}
-	i, err := f.index.Append(queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: v.HeaderChecksum()})
+	i, err := f.index.Append(flowEntry(e, v))
 	if err != nil {
 		return placement{}, err
 	}

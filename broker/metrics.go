@@ -18,6 +18,7 @@ import (
 type metrics struct {
 	publishes, publishFailures                 metric.Int64Counter
 	deliveries, acks, dead, trimmed, damaged   metric.Int64Counter
+	healed                                     metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
@@ -48,6 +49,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		dead:             counter("mqrouter.broker.dead_letters", "messages moved to a dead-letter topic for a consumer group"),
 		trimmed:          counter("mqrouter.broker.trimmed_unread", "messages that were trimmed before an undeclared group had read them"),
 		damaged:          counter("mqrouter.broker.unreadable", "tries to read a message that failed; each damaged message is tried every second while a group wants it"),
+		healed:           counter("mqrouter.broker.indexes.rebuilt", "lost or damaged indexes that were made anew from the log at the start"),
 		landings:         counter("mqrouter.broker.landings", "records landed or parked for other groups"),
 		outcomes:         counter("mqrouter.broker.outcomes", "numbers that destinations settled without landing them"),
 		progressFailures: counter("mqrouter.broker.progress.failures", "progress records that could not be appended and are tried again"),
@@ -109,14 +111,15 @@ func (x *metrics) received(n int) {
 	}
 }
 
-func (x *metrics) acked()          { x.acks.Add(context.Background(), 1) }
-func (x *metrics) deadLettered()   { x.dead.Add(context.Background(), 1) }
-func (x *metrics) trimmedUnread()  { x.trimmed.Add(context.Background(), 1) }
-func (x *metrics) unreadable()     { x.damaged.Add(context.Background(), 1) }
-func (x *metrics) landed(n int)    { x.landings.Add(context.Background(), int64(n)) }
-func (x *metrics) progressFailed() { x.progressFailures.Add(context.Background(), 1) }
-func (x *metrics) snapshotFailed() { x.snapshotFailures.Add(context.Background(), 1) }
-func (x *metrics) overBudget()     { x.overBudgetCtr.Add(context.Background(), 1) }
+func (x *metrics) acked()              { x.acks.Add(context.Background(), 1) }
+func (x *metrics) deadLettered()       { x.dead.Add(context.Background(), 1) }
+func (x *metrics) trimmedUnread()      { x.trimmed.Add(context.Background(), 1) }
+func (x *metrics) unreadable()         { x.damaged.Add(context.Background(), 1) }
+func (x *metrics) indexesHealed(n int) { x.healed.Add(context.Background(), int64(n)) }
+func (x *metrics) landed(n int)        { x.landings.Add(context.Background(), int64(n)) }
+func (x *metrics) progressFailed()     { x.progressFailures.Add(context.Background(), 1) }
+func (x *metrics) snapshotFailed()     { x.snapshotFailures.Add(context.Background(), 1) }
+func (x *metrics) overBudget()         { x.overBudgetCtr.Add(context.Background(), 1) }
 
 // outcome counts what a destination settled without landing it. Reasons that this
 // version does not know are one, -1: a destination may send any.

@@ -136,6 +136,7 @@ func (m *model) finish() {
 			}
 		}
 	}
+	wantSlots(m.t, m.s)
 	dead := m.s.drain("orders-billing", DeadLetterTopic("orders-billing"))
 	for id := range m.dead {
 		if dead[id] != 1 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
 )
 
 const (
@@ -176,22 +177,30 @@ func (b *Broker) restore(ctx context.Context) error {
 		return err
 	}
 	var refused error
+	var sick *snapshotFile // the newest that only lacks indexes
 	for i, name := range names {
 		s, err := b.loadSnapshot(name)
-		if err != nil {
-			b.logger.Warn("snapshot is not used", "group", string(b.self), "err", err)
-			refused = errors.Join(refused, err)
-			continue
+		if err == nil {
+			if err = s.cuts.open(b.indexes); err == nil {
+				return b.resume(ctx, s.state, names[:i])
+			}
+			var corrupt *queue.CorruptError
+			if sick == nil && errors.As(err, &corrupt) {
+				sick = s
+			}
+			err = &SnapshotError{Name: name, What: "an index does not go with it", Err: err}
 		}
-		// trimAt stays 0: until the next snapshot is written, the log keeps what
-		// the one before this needs.
-		b.snapAt = s.position
-		if err := b.replay(ctx, s); err != nil {
-			return err
-		}
-		return b.removeSnapshots(names[:i])
+		b.logger.Warn("snapshot is not used", "group", string(b.self), "err", err)
+		refused = errors.Join(refused, err)
 	}
 	if begin := b.log.Begin(); begin > 0 { // trimmed
+		if sick != nil {
+			err := b.heal(ctx, sick)
+			if err == nil {
+				return b.resume(ctx, sick.state, names[:slices.Index(names, sick.name)])
+			}
+			refused = errors.Join(refused, err)
+		}
 		return errors.Join(&SnapshotError{Name: b.dir, What: fmt.Sprintf(
 			"the log begins at %d, so the fold cannot be made without a snapshot; restore one, or remove the store to begin anew", begin)}, refused)
 	}
@@ -201,12 +210,30 @@ func (b *Broker) restore(ctx context.Context) error {
 	return b.replay(ctx, b.emptyState())
 }
 
+// resume folds what follows the state of a snapshot; those newer are of no use.
+func (b *Broker) resume(ctx context.Context, s *state, newer []string) error {
+	// trimAt stays 0: until the next snapshot is written, the log keeps what
+	// the one before this needs.
+	b.snapAt = s.position
+	if err := b.replay(ctx, s); err != nil {
+		return err
+	}
+	return b.removeSnapshots(newer)
+}
+
 func (b *Broker) emptyState() *state {
 	return newState(b.self, b.log.Incarnation(), b.indexes)
 }
 
+// snapshotFile is a snapshot as it was read: a state whose indexes are not open.
+type snapshotFile struct {
+	name  string
+	state *state
+	cuts  *cuts
+}
+
 // loadSnapshot reads one snapshot and checks that it is of this log.
-func (b *Broker) loadSnapshot(name string) (*state, error) {
+func (b *Broker) loadSnapshot(name string) (*snapshotFile, error) {
 	data, err := b.readFile(name)
 	if err != nil {
 		return nil, &SnapshotError{Name: name, What: "cannot be read", Err: err}
@@ -219,11 +246,7 @@ func (b *Broker) loadSnapshot(name string) (*state, error) {
 	if err := b.checkLineage(s); err != nil {
 		return nil, &SnapshotError{Name: name, What: "it is not of this log", Err: err}
 	}
-	// Last, since it changes files.
-	if err := cuts.open(b.indexes); err != nil {
-		return nil, &SnapshotError{Name: name, What: "an index does not go with it", Err: err}
-	}
-	return s, nil
+	return &snapshotFile{name, s, cuts}, nil
 }
 
 // checkLineage refuses a state that is of another log, or of a part of this

@@ -142,7 +142,7 @@ func indexName(id uint64) string { return fmt.Sprintf("%08x", id) }
 // grow gives the topic as many queues as wanted, and has each of its
 // subscriptions begin a new queue at its beginning.
 func (s *state) grow(t *topic, n int) error {
-	n = min(max(n, 1), maxQueues)
+	n = wanted(n)
 	for len(t.queues) < n {
 		id, ix, err := s.newIndex()
 		if err != nil {
@@ -156,6 +156,9 @@ func (s *state) grow(t *topic, n int) error {
 	t.want = n
 	return nil
 }
+
+// wanted returns how many queues a topic gets that asks for n.
+func wanted(n int) int { return min(max(n, 1), maxQueues) }
 
 // ensureTopic returns the topic, made at pos when there is none.
 func (s *state) ensureTopic(name zone.Topic, pos record.Position, queues int) (*topic, error) {
@@ -254,14 +257,17 @@ type placement struct {
 	offset uint64 // in the queue, or the number in the flow
 }
 
+// place returns the queue that a record goes to which names queue q.
+func (t *topic) place(q int) int {
+	if t.broadcast || t.deadLetter {
+		return 0 // one order: that of landing
+	}
+	return q % t.want
+}
+
 // enqueue appends a record to a queue of the topic.
 func (s *state) enqueue(t *topic, q int, e queue.Entry) (placement, error) {
-	if t.broadcast || t.deadLetter {
-		q = 0 // one order: that of landing
-	}
-	if q >= t.want {
-		q %= t.want
-	}
+	q = t.place(q)
 	ix := t.queues[q].index
 	offset, err := ix.Append(e)
 	if err != nil {

@@ -13,7 +13,8 @@
 //     Each index is cut back to that number, whatever a crash left behind it;
 //     the rest is appended again from the log. *CorruptError tells that the
 //     files hold less than the snapshot says; then Store.Recover(nil) and
-//     Index.Reset make room for deriving everything again.
+//     Index.Reset make room for deriving everything again, or Store.Damaged
+//     says which indexes to reset and derive, before another Store.Recover.
 //
 // # Goroutines
 //

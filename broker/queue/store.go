@@ -195,6 +195,27 @@ func (s *Store) Recover(next map[string]uint64) error {
 	return errors.Join(errs...)
 }
 
+// Damaged returns which of the indexes in next cannot be cut back to the number
+// given, sorted. As Recover, it looks at headers, lengths and last entries
+// only. It changes nothing. Errors are those of the disk.
+func (s *Store) Damaged(next map[string]uint64) ([]string, error) {
+	var damaged []string
+	for _, name := range slices.Sorted(maps.Keys(next)) {
+		x, err := s.Index(name)
+		if err == nil {
+			_, err = x.holds(next[name])
+		}
+		var corrupt *CorruptError
+		switch {
+		case errors.As(err, &corrupt):
+			damaged = append(damaged, name)
+		case err != nil:
+			return nil, err
+		}
+	}
+	return damaged, nil
+}
+
 // holds returns what the files lack of the indexes in next.
 func (s *Store) holds(next map[string]uint64) error {
 	var errs []error
