@@ -21,10 +21,11 @@ e2e: needs ## real processes, official clients, Redis, and the README's commands
 needs: ## what the tests need besides Go; says what is skipped
 	@deploy/test/needs.sh
 
+# The linter's cache holds absolute paths: one for each checkout.
 lint: $(GOLANGCI)
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt: run 'make fmt'"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
-	$(GOLANGCI) run
+	GOLANGCI_LINT_CACHE=$(CURDIR)/.cache/golangci-lint $(GOLANGCI) run
 
 $(GOLANGCI):
 	@mkdir -p $(dir $@)
@@ -50,4 +51,4 @@ bench: ## the figures of the README's table
 	deploy/test/bench.sh
 
 clean:
-	rm -rf bin mqrouter-dev
+	rm -rf bin mqrouter-dev .cache
