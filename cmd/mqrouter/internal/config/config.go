@@ -66,7 +66,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.String("group", "", "consumer group (cache: true) whose subscription this cache follows")
 		fs.String("redis", "", "Redis to keep fresh: host:port, comma-separated for a cluster; empty: an in-process cache")
 		fs.String("redis-password", "", "password of the Redis (better in MQROUTER_REDIS_PASSWORD)")
-		fs.String("redis-prefix", "", "prefix of every key in the Redis")
+		fs.String("redis-prefix", "", "prefix of every key in the Redis; in a cluster with a hash tag, such as {member}:")
 	}
 }
 
