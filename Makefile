@@ -14,6 +14,7 @@ test: needs lint generate-check unit e2e ## everything that a change must pass
 
 unit: ## every package's tests, with the race detector, shuffled
 	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
+	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
 
 e2e: needs ## real processes, official clients, Redis, and the README's commands
 	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/e2e/...
