@@ -13,6 +13,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -32,8 +33,8 @@ type Broker struct {
 	indexes *queue.Store
 	sealer  *consumer.Sealer
 	metrics *metrics
-	damage  damageLog
-	healed  int // indexes that opening made anew; not changed later
+	damage  loglimit.Limit // lines about damaged messages
+	healed  int            // indexes that opening made anew; not changed later
 	view    atomic.Pointer[view]
 
 	ctx    context.Context // ends when Close begins
@@ -81,7 +82,8 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	}
 	o = o.withDefaults()
 	b := &Broker{
-		fs: o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
+		damage: loglimit.Limit{Lines: damageLines, Window: damageWindow},
+		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1),
 		failed: make(chan struct{}), settles: map[flow.Leg]uint64{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},

@@ -172,7 +172,7 @@ func (t *taker) unreadable(q uint16, offset uint64, err error) consumer.Verdict 
 		return consumer.Skip
 	}
 	t.b.metrics.unreadable()
-	if missed, ok := t.b.damage.allow(time.Now()); ok {
+	if missed, ok := t.b.damage.Allow(time.Now()); ok {
 		t.b.logger.Error("message cannot be read", "topic", string(t.h.topic.name), "queue", q, "seq", offset, "suppressed", missed, "err", err)
 	}
 	return consumer.Later

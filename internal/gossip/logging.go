@@ -6,8 +6,9 @@ import (
 	"log" //nolint:depguard // memberlist takes nothing else; this file turns it into slog
 	"log/slog"
 	"strings"
-	"sync"
 	"time"
+
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 )
 
 // logBurst is how many lines of memberlist above debug level pass in a second;
@@ -20,16 +21,12 @@ const logBurst = 20
 type logAdapter struct {
 	logger *slog.Logger
 	stats  *counters
-
-	mu         sync.Mutex
-	window     time.Time // start of the present second; guarded by mu
-	passed     int       // lines passed in it; guarded by mu
-	suppressed int       // lines dropped since the last that passed; guarded by mu
+	limit  loglimit.Limit
 }
 
 // newStdLogger returns a logger for memberlist that writes to l.
 func newStdLogger(l *slog.Logger, stats *counters) *log.Logger {
-	return log.New(&logAdapter{logger: l, stats: stats}, "", 0)
+	return log.New(&logAdapter{logger: l, stats: stats, limit: loglimit.Limit{Lines: logBurst, Window: time.Second}}, "", 0)
 }
 
 // Write implements io.Writer. log.Logger calls it once a line.
@@ -56,19 +53,7 @@ func (a *logAdapter) allow(level slog.Level) (suppressed int, pass bool) {
 	if level <= slog.LevelDebug {
 		return 0, true
 	}
-	now := time.Now()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if now.Sub(a.window) >= time.Second {
-		a.window, a.passed = now, 0
-	}
-	if a.passed >= logBurst {
-		a.suppressed++
-		return 0, false
-	}
-	a.passed++
-	suppressed, a.suppressed = a.suppressed, 0
-	return suppressed, true
+	return a.limit.Allow(time.Now())
 }
 
 // splitLine takes the level off a line. memberlist's errors are about single

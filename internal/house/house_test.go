@@ -35,6 +35,7 @@ var internalMay = map[string]map[string]string{
 	"internal/admin":          {},
 	"internal/disk":           {},
 	"internal/house":          {},
+	"internal/loglimit":       {},
 	"internal/rocketmqpb":     {},
 	"internal/rocketmqclient": {"zone": "names of topics and groups"},
 	"internal/gossip":         {"zone": "places and the epoch in a member's metadata"},

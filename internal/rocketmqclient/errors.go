@@ -32,7 +32,7 @@ func (e *StatusError) Error() string {
 }
 
 // Temporary reports whether the same request may succeed later without any
-// change: the server was busy, full, or without its storage for now. An unknown
+// change: the server was busy, full, or without its storage at the moment. An unknown
 // code is not temporary.
 func (e *StatusError) Temporary() bool { return temporary[e.Code] }
 

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/replication/wire"
 )
 
@@ -26,7 +27,7 @@ type Listener struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup // one for each accepted connection
-	complain limiter
+	complain loglimit.Limit
 
 	mu      sync.Mutex
 	closed  bool                  // guarded by mu
@@ -47,7 +48,7 @@ func NewListener(o Options, handle func(context.Context, *Session)) (*Listener, 
 		return nil, errors.New("peer: handler is missing")
 	}
 	l := &Listener{
-		o: o.withDefaults(), handle: handle,
+		o: o.withDefaults(), handle: handle, complain: loglimit.Limit{Lines: complainLimit, Window: time.Second},
 		sockets: make(map[net.Listener]bool), conns: make(map[net.Conn]*conn),
 	}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -79,7 +80,7 @@ func (l *Listener) Serve(ln net.Listener) error {
 			return fmt.Errorf("peer: accept: %w", err)
 		default:
 			// Out of descriptors, or the peer has gone already: both pass.
-			if missed, ok := l.complain.allow(time.Now()); ok {
+			if missed, ok := l.complain.Allow(time.Now()); ok {
 				l.o.Logger.Warn("peer accept failed", "err", err, "suppressed", missed)
 			}
 			t := time.NewTimer(pause)
@@ -129,7 +130,7 @@ func (l *Listener) serve(raw net.Conn, place *list.Element) {
 	l.mu.Unlock()
 	if err != nil {
 		l.stats.failed.Add(1)
-		if missed, ok := l.complain.allow(time.Now()); ok && l.ctx.Err() == nil {
+		if missed, ok := l.complain.Allow(time.Now()); ok && l.ctx.Err() == nil {
 			l.o.Logger.Warn("peer refused", "peer", raw.RemoteAddr().String(), "err", err, "suppressed", missed)
 		}
 		return

@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -73,26 +72,3 @@ func (c *conn) status() ConnStatus {
 
 // complainLimit is how many failed handshakes are logged in a second.
 const complainLimit = 5
-
-// limiter lets a few events a second pass; strangers decide how many come.
-type limiter struct {
-	mu     sync.Mutex
-	window time.Time // guarded by mu
-	passed int       // guarded by mu
-	missed int       // since the last that passed; guarded by mu
-}
-
-func (l *limiter) allow(now time.Time) (missed int, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if now.Sub(l.window) >= time.Second {
-		l.window, l.passed = now, 0
-	}
-	if l.passed >= complainLimit {
-		l.missed++
-		return 0, false
-	}
-	l.passed++
-	missed, l.missed = l.missed, 0
-	return missed, true
-}
