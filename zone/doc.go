@@ -4,7 +4,7 @@
 // shards, topics with their routes, consumer groups. [Parse] reads it from
 // YAML and reports every fault at once, with line, column and a remedy;
 // [Topology.Resolve] says where a message goes; [Explain], [Show] and [Diff]
-// tell people what the value says.
+// tell people what the value says, and the package zone/render draws it.
 //
 // It never does I/O, never reads a clock, and starts no goroutines: the
 // package zone/source watches files and makes a topology live. A *Topology and

@@ -16,8 +16,8 @@ import (
 )
 
 func newTopology(e *env) *cobra.Command {
-	c := &cobra.Command{Use: "topology", Short: "Check, show, compare and ask a topology"}
-	c.AddCommand(newTopologyValidate(e), newTopologyShow(e), newTopologyResolve(e), newTopologyDiff(e), newTopologySample(e))
+	c := &cobra.Command{Use: "topology", Short: "Check, show, draw, compare and ask a topology"}
+	c.AddCommand(newTopologyValidate(e), newTopologyShow(e), newTopologyRender(e), newTopologyResolve(e), newTopologyDiff(e), newTopologySample(e))
 	return c
 }
 
@@ -243,11 +243,17 @@ func (p *resolveFlags) explain(e *env, t *zone.Topology) error {
 }
 
 func newTopologyDiff(e *env) *cobra.Command {
-	return &cobra.Command{
+	var p renderFlags
+	c := &cobra.Command{
 		Use:   "diff OLD NEW",
 		Short: "Show what changes from one topology file to another",
 		Long: `Show what changes from one topology file to another. The command fails when a
-node that runs the first would not take the second.`,
+node that runs the first would not take the second.
+
+With --format it draws the new topology as a picture of what is new, gone and
+changed, and does not judge.`,
+		Example: `  mqrouter topology diff old.yaml new.yaml
+  mqrouter topology diff old.yaml new.yaml --format svg > change.svg`,
 		Args: exactArgs(2, "two topology files"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			older, err := e.readTopology(args[0])
@@ -257,6 +263,9 @@ node that runs the first would not take the second.`,
 			newer, err := e.readTopology(args[1])
 			if err != nil {
 				return err
+			}
+			if p.format != "" {
+				return e.drawDiff(&p, older, newer)
 			}
 			lines := []string{}
 			for _, c := range zone.Diff(older, newer) {
@@ -275,6 +284,8 @@ node that runs the first would not take the second.`,
 			return nil
 		},
 	}
+	p.declare(c, "")
+	return c
 }
 
 func newTopologySample(e *env) *cobra.Command {
