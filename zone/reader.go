@@ -198,7 +198,7 @@ func size[T ~int | ~int64](r *reader, v value, what string, lo, hi int64, to *T)
 	if !ok {
 		return
 	}
-	n, err := parseSize(s)
+	n, err := ParseSize(s)
 	switch {
 	case err != nil:
 		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()), err.Error())

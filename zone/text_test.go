@@ -189,12 +189,12 @@ func TestUnitsAreReadAndWrittenAlike(t *testing.T) {
 		"0": 0, "17": 17, "512B": 512, "64KiB": 64 << 10, "4MiB": 4 << 20, "4 MiB": 4 << 20, "1GiB": 1 << 30, "2TiB": 2 << 40,
 		"": -1, "-1": -1, "MiB": -1, "4MB": -1, "4mb": -1, "1.5GiB": -1, "4XiB": -1, "9999999999TiB": -1, "99999999999999999999": -1,
 	} {
-		got, err := parseSize(text)
+		got, err := ParseSize(text)
 		if (err != nil) != (want < 0) || err == nil && got != want {
 			t.Errorf("size %q: %d, %v", text, got, err)
 		}
 		if err == nil {
-			if again, err := parseSize(formatSize(got)); err != nil || again != got {
+			if again, err := ParseSize(formatSize(got)); err != nil || again != got {
 				t.Errorf("size %d is written %s and read %d, %v", got, formatSize(got), again, err)
 			}
 		}

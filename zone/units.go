@@ -42,9 +42,9 @@ var sizeUnits = []struct {
 
 var errSize = errors.New("a size such as 512B, 64KiB, 4MiB or 1GiB is needed")
 
-// parseSize reads a number of bytes with a binary unit, or a bare number. The
+// ParseSize reads a number of bytes with a binary unit, or a bare number. The
 // error says what would be right.
-func parseSize(s string) (int64, error) {
+func ParseSize(s string) (int64, error) {
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	unit := strings.TrimSpace(s[len(digits):])
 	n, err := strconv.ParseInt(digits, 10, 64)
@@ -69,7 +69,7 @@ func parseSize(s string) (int64, error) {
 	return 0, errSize
 }
 
-// formatSize writes the shortest form that parseSize reads without loss.
+// formatSize writes the shortest form that ParseSize reads without loss.
 func formatSize(n int64) string {
 	for _, u := range sizeUnits {
 		if n >= u.bytes && n%u.bytes == 0 {

@@ -5,7 +5,9 @@
 // Paths:
 //
 //	GET /healthz              200 while the process serves
-//	GET /readyz               200 when the node does its work, else 503 and the reasons
+//	GET /readyz               200 when the node does its work, else 503 and the reasons;
+//	                          a degraded node is ready and says what it lacks
+//	GET /readyz/publish       200 when the broker stores what is published, else 503: a full disk
 //	GET /metrics              Prometheus text, from the node's OpenTelemetry meters
 //	GET /v1/status            Status of the node
 //	GET /v1/topology          the topology file in force, as it was read

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
 )
@@ -152,13 +151,8 @@ func (s *Server) routes(n Node) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if st := n.Status(); !st.Ready {
-			http.Error(w, strings.Join(st.Reasons, "\n"), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
-	})
+	mux.HandleFunc("GET /readyz", ready(n))
+	mux.HandleFunc("GET /readyz/publish", readyToPublish(n))
 	mux.Handle("GET /metrics", s.metrics)
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		s.answer(w, n.Status(), nil)

@@ -13,6 +13,7 @@ type Status struct {
 	Zone     string    `json:"zone,omitempty"`
 	Group    string    `json:"group,omitempty"`
 	Version  string    `json:"version"`
+	PID      int       `json:"pid"` // of the process, on its host
 	Started  time.Time `json:"started"`
 	Ready    bool      `json:"ready"`
 	Reasons  []string  `json:"reasons,omitempty"` // why it is not ready, or works in a degraded way

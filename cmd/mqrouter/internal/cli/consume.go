@@ -46,7 +46,8 @@ func newConsume(e *env) *cobra.Command {
 		Short: "Receive messages with the RocketMQ 5 protocol and print them",
 		Long: `Receive messages of a topic for a consumer group, print each and acknowledge
 it. With --count it ends after so many messages and fails when they do not come
-within --wait; without, it goes on until interrupted.`,
+within --wait, in which a broker that is down may come back; without, it goes on
+until interrupted.`,
 		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --count 1`,
 		Args:    noArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e) },
@@ -83,15 +84,37 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 		ctx, cancel = context.WithTimeout(ctx, p.wait)
 		defer cancel()
 	}
-	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-	defer cancel()
-	consumer, err := rocketmqclient.NewSimpleConsumer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.group, longPoll,
-		rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
+	consumer, err := p.connect(ctx, e, rocketmqclient.Config{Endpoint: endpoint, TLS: secure})
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}
 	defer consumer.Close()
 	return p.loop(ctx, e, consumer)
+}
+
+// connectAgain is the pause between attempts to reach a broker that is down.
+const connectAgain = 500 * time.Millisecond
+
+// connect opens the consumer. With --count, a broker that does not answer is
+// tried until --wait is over: it may be starting.
+func (p *consumeFlags) connect(ctx context.Context, e *env, cfg rocketmqclient.Config) (*rocketmqclient.SimpleConsumer, error) {
+	for told := false; ; told = true {
+		start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
+		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
+		cancel()
+		var refused *rocketmqclient.StatusError
+		if err == nil || p.count == 0 || ctx.Err() != nil || errors.As(err, &refused) || errors.Is(err, rocketmqclient.ErrNoQueue) {
+			return consumer, err
+		}
+		if !told {
+			fmt.Fprintf(e.errOut, "no answer from %s yet, trying for %v: %v\n", cfg.Endpoint, p.wait, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(connectAgain):
+		}
+	}
 }
 
 func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer) error {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,21 +19,33 @@ type devFlags struct {
 	offset   int
 	redis    []string
 	logLevel string
+
+	only      []string
+	processes bool
+	restart   time.Duration
 }
 
 func newDev(e *env) *cobra.Command {
 	var p devFlags
 	c := &cobra.Command{
 		Use:   "dev",
-		Short: "Run a whole sample deployment in this process",
+		Short: "Run a whole sample deployment on this machine",
 		Long: `Start a deployment of three cities, with two routers each and every kind of
 zone, in one process on 127.0.0.1, with certificates and a gossip key of its own.
 The data stays in --dir: the same command goes on with it.
+
+With --processes each node is a process of its own, for those who want to kill
+some: pids are in DIR/pids, logs in DIR/logs. A node that dies is told here and
+started again after --restart, which doubles while it dies soon after each start.
+Ctrl-C stops all in order, a second one kills them. On Linux they die with this
+process, whatever it dies of; elsewhere they outlive a kill -9 of it.
 
 Ports: 5101.. admin, 6001.. and 6101.. gossip, 7001.. QUIC, 8081.. RocketMQ
 clients, 9001.. in-city peers. --port-offset moves them all.`,
 		Example: `  mqrouter dev
   mqrouter dev --redis 127.0.0.1:6379
+  mqrouter dev --processes
+  mqrouter dev --processes --only shanghai     # a terminal for each city
   mqrouter dev --redis shanghai=127.0.0.1:6379 --redis hangzhou=127.0.0.1:6380`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return p.run(c, e) },
@@ -42,6 +55,9 @@ clients, 9001.. in-city peers. --port-offset moves them all.`,
 	c.Flags().IntVar(&p.offset, "port-offset", 0, "add this to every port of the topology to begin with")
 	c.Flags().StringArrayVar(&p.redis, "redis", nil, "keep this Redis fresh: HOST:PORT for all cities (keys begin with the city), or CITY=HOST:PORT; default: in-process caches")
 	c.Flags().StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
+	c.Flags().StringSliceVar(&p.only, "only", nil, "start only these nodes, zones or cities of the topology; others may run elsewhere")
+	c.Flags().BoolVar(&p.processes, "processes", false, "run every node as a process of its own")
+	c.Flags().DurationVar(&p.restart, "restart", 2*time.Second, "with --processes: the pause before a node that died is started again; 0: it stays dead")
 	return c
 }
 
@@ -49,6 +65,12 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 	level, err := config.ParseLevel(p.logLevel)
 	if err != nil {
 		return usageError{err}
+	}
+	switch {
+	case p.restart < 0:
+		return usageError{fmt.Errorf("--restart %v: write a duration, or 0 for never", p.restart)}
+	case c.Flags().Changed("restart") && !p.processes:
+		return usageError{fmt.Errorf("--restart is of --processes: nodes in one process end together")}
 	}
 	redis := map[string]string{}
 	for _, r := range p.redis {
@@ -68,6 +90,7 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 		}
 	}
 	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Sample: begin, PortOffset: p.offset, Redis: redis, LogLevel: level,
+		Only: p.only, Processes: p.processes, Restart: p.restart,
 		Version: Version(), Out: e.out, Program: program()})
 }
 

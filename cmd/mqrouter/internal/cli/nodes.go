@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 
 	"github.com/spf13/cobra"
 
@@ -43,7 +44,8 @@ func nodeCommand(e *env, role, short string, run func(context.Context, config.No
 Every flag is also a key of --config and an environment variable: --log-level,
 log-level: and MQROUTER_LOG_LEVEL. Flags win over the environment, that over the
 file.`,
-		Args: noArgs,
+		Args:        noArgs,
+		Annotations: map[string]string{runsNode: role},
 	}
 	config.Flags(c.Flags(), role)
 	c.RunE = func(c *cobra.Command, _ []string) error {
@@ -54,7 +56,11 @@ file.`,
 		if err := cfg.Validate(role); err != nil {
 			return usageError{err}
 		}
-		err = run(c.Context(), cfg, node.Options{Version: Version(), Logger: newLogger(cfg, e.errOut)})
+		log := newLogger(cfg, e.errOut)
+		for _, v := range config.UnreadVariables(os.Environ()) {
+			log.Warn("environment variable is not one that mqrouter reads", "node", cfg.Name, "variable", v.Name, "near", v.Near)
+		}
+		err = run(c.Context(), cfg, node.Options{Version: Version(), Logger: log})
 		if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // told to stop while it was still starting
 		}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 )
 
 // Exit codes of the process.
@@ -69,9 +71,14 @@ where the receiver lives; changes of member data reach the cache of every city.
 Start with:  mqrouter dev`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
 			if e.format != "text" && e.format != "json" {
 				return usageError{fmt.Errorf("-o %q: write text or json", e.format)}
+			}
+			if c.Annotations[runsNode] == "" {
+				for _, v := range config.UnreadVariables(os.Environ()) {
+					fmt.Fprintf(e.errOut, "mqrouter: the environment variable %s is not one that mqrouter reads%s\n", v.Name, didYouMean(v))
+				}
 			}
 			return nil
 		},
@@ -88,6 +95,16 @@ Start with:  mqrouter dev`,
 	demandCommands(root)
 	plainFlags(root)
 	return root
+}
+
+// runsNode marks commands that tell of mistyped variables in their log.
+const runsNode = "runs-node"
+
+func didYouMean(v config.Unread) string {
+	if v.Near == "" {
+		return ""
+	}
+	return "; did you mean " + v.Near + "?"
 }
 
 // plainFlags makes help write --all instead of --all[=true|false].

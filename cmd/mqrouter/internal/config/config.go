@@ -11,6 +11,8 @@ import (
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
+
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // EnvPrefix starts the name of every environment variable that is read: the
@@ -37,6 +39,10 @@ type Node struct {
 	LogLevel  string `mapstructure:"log-level"`  // debug, info, warn, error
 	LogFormat string `mapstructure:"log-format"` // text or json
 
+	// SegmentSize is the size of a log segment, by which the log is trimmed:
+	// brokers only, at least a segment is preallocated ahead. Empty: 64MiB.
+	SegmentSize string `mapstructure:"segment-size"`
+
 	// Cache readers only.
 	Group         string `mapstructure:"group"`          // consumer group of the subscription
 	Redis         string `mapstructure:"redis"`          // host:port, or a comma-separated list of a cluster; empty: in-process cache
@@ -61,6 +67,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	switch role {
 	case "broker":
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
+		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "cachesync":
 		fs.String("group", "", "consumer group (cache: true) whose subscription this cache follows")
@@ -122,8 +129,8 @@ func (n Node) Validate(role string) error {
 	var errs []error
 	need := func(value, key, what string) {
 		if value == "" {
-			errs = append(errs, fmt.Errorf("config: %s is not set: give --%s, %s_%s or the key in the file: %s",
-				key, key, EnvPrefix, strings.ToUpper(strings.ReplaceAll(key, "-", "_")), what))
+			errs = append(errs, fmt.Errorf("config: %s is not set: give --%s, %s or the key in the file: %s",
+				key, key, variable(key), what))
 		}
 	}
 	need(n.Name, "name", "the node's name in the topology")
@@ -132,6 +139,9 @@ func (n Node) Validate(role string) error {
 	switch role {
 	case "broker":
 		need(n.DataDir, "data-dir", "the folder of the commit log")
+		if _, err := n.SegmentBytes(); err != nil {
+			errs = append(errs, err)
+		}
 	case "cachesync":
 		need(n.Group, "group", "the consumer group with cache: true in the topology")
 	}
@@ -150,6 +160,28 @@ func (n Node) Validate(role string) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Bounds of a log segment, in bytes: several of the largest messages have to
+// fit, and one is preallocated at the start.
+const (
+	minSegment = 16 << 20
+	maxSegment = 1 << 30
+)
+
+// SegmentBytes returns the size of a log segment in bytes; 0 is the log's default.
+func (n Node) SegmentBytes() (int64, error) {
+	if n.SegmentSize == "" {
+		return 0, nil
+	}
+	size, err := zone.ParseSize(n.SegmentSize)
+	if err == nil && (size < minSegment || size > maxSegment) {
+		err = errors.New("it is out of bounds")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("config: segment-size %q: %w; write a size from 16MiB to 1GiB", n.SegmentSize, err)
+	}
+	return size, nil
 }
 
 // Listen returns the address to listen on for an advertised one: the same, or

@@ -7,6 +7,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
+	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -33,9 +36,12 @@ type Options struct {
 	Sample     []byte            // topology to begin with when the folder has none
 	PortOffset int               // added to every port of Sample
 	Redis      map[string]string // city -> host:port; the key "" is for every city not named
+	Only       []string          // nodes, zones and cities to start; empty: all
+	Processes  bool              // each node is a process of its own
+	Restart    time.Duration     // with Processes: the pause before a node that died is started again; 0: never
 	LogLevel   slog.Level
 	Version    string
-	Out        io.Writer // the map and the commands to try
+	Out        io.Writer // the map, the commands to try, and which node died
 	Program    string    // how the commands to try begin
 }
 
@@ -49,15 +55,57 @@ func Run(ctx context.Context, o Options) error {
 	if err := checkRedis(o.Redis, t); err != nil {
 		return err
 	}
+	nodes, err := chosen(t, o.Only)
+	if err != nil {
+		return err
+	}
+	d := &deployment{o: o, f: f, t: t, nodes: nodes, ready: make(chan zone.Node)}
+	if o.Processes {
+		stop, err := d.supervise()
+		if err != nil {
+			return err
+		}
+		defer stop()
+		d.say("starting deployment %q, %d processes, data in %s, logs in %s", t.Deployment, len(nodes), f.dir, filepath.Dir(f.nodeLog("x")))
+		return d.run(ctx, d.process)
+	}
 	logFile, err := os.OpenFile(f.log(), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return fmt.Errorf("dev: %w", err)
 	}
 	defer logFile.Close()
-	log := slog.New(slog.NewTextHandler(logFile, &slog.HandlerOptions{Level: o.LogLevel}))
-	fmt.Fprintf(o.Out, "mqrouter dev: starting deployment %q, data in %s, log in %s\n", t.Deployment, f.dir, f.log())
-	d := &deployment{o: o, f: f, t: t, log: log, ready: make(chan zone.Node)}
-	return d.run(ctx)
+	d.log = slog.New(slog.NewTextHandler(logFile, &slog.HandlerOptions{Level: o.LogLevel}))
+	d.say("starting deployment %q, data in %s, log in %s", t.Deployment, f.dir, f.log())
+	return d.run(ctx, d.node)
+}
+
+// chosen returns the nodes that are, or belong to, what only names; all nodes
+// when it names nothing.
+func chosen(t *zone.Topology, only []string) ([]*zone.NodeInfo, error) {
+	all := pki.Nodes(t)
+	if len(only) == 0 {
+		return all, nil
+	}
+	var some []*zone.NodeInfo
+	used := map[string]bool{}
+	for _, n := range all {
+		names := []string{string(n.Name), string(n.City.Name)}
+		if n.Zone != nil {
+			names = append(names, string(n.Zone.Name))
+		}
+		if i := slices.IndexFunc(names, func(name string) bool { return slices.Contains(only, name) }); i >= 0 {
+			some = append(some, n)
+		}
+		for _, name := range names {
+			used[name] = true
+		}
+	}
+	for _, name := range only {
+		if !used[name] {
+			return nil, fmt.Errorf("dev: --only names %q, which is no node, zone or city of the topology", name)
+		}
+	}
+	return some, nil
 }
 
 // checkRedis refuses the name of a city that does not exist.
@@ -75,32 +123,51 @@ type deployment struct {
 	o     Options
 	f     folder
 	t     *zone.Topology
-	log   *slog.Logger
+	nodes []*zone.NodeInfo // those to run
+	log   *slog.Logger     // of nodes in this process
 	ready chan zone.Node
+
+	// With Processes only.
+	exe     string // this program
+	ask     *admin.Client
+	starter *starter
+
+	mu     sync.Mutex          // guards Out as well
+	alive  map[*child]struct{} // guarded by mu
+	killed bool                // guarded by mu
+}
+
+// say prints a line for the person at the terminal. It is safe for concurrent use.
+func (d *deployment) say(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fmt.Fprintf(d.o.Out, "mqrouter dev: "+format+"\n", args...)
 }
 
 // run starts the nodes in two waves, so that a stop takes clients off first:
 // brokers and cache readers end before the routers that carry their flows.
-func (d *deployment) run(ctx context.Context) error {
+func (d *deployment) run(ctx context.Context, node func(context.Context, *zone.NodeInfo) error) error {
 	upper, stopUpper := context.WithCancel(context.WithoutCancel(ctx))
 	lower, stopLower := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLower()
 	defer stopUpper()
 	var routers, others sync.WaitGroup
-	nodes := pki.Nodes(d.t)
-	failed := make(chan error, len(nodes))
-	for _, n := range nodes {
+	failed := make(chan error, len(d.nodes))
+	for _, n := range d.nodes {
 		on, wg := upper, &others
 		if n.Role == zone.RoleRouter {
 			on, wg = lower, &routers
 		}
 		wg.Go(func() {
-			if err := d.node(on, n); err != nil {
+			if err := node(on, n); err != nil {
 				failed <- fmt.Errorf("%s: %w", n.Name, err)
 			}
 		})
 	}
-	err := d.await(ctx, len(nodes), failed)
+	err := d.await(ctx, len(d.nodes), failed)
+	if d.o.Processes {
+		defer d.heedSecondSignal()()
+	}
 	stopUpper()
 	others.Wait()
 	stopLower()
@@ -134,7 +201,7 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		fmt.Fprintln(d.o.Out, "\nstopping")
+		d.say("stopping")
 		return nil
 	}
 }
@@ -152,7 +219,7 @@ func explain(err error) error {
 
 // node runs one node until ctx ends.
 func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
-	cfg := config.Node{Name: string(n.Name), Topology: d.f.topology(), PKI: d.f.pki(), DataDir: d.f.data(n.Name), Plaintext: true, Grace: grace}
+	cfg := d.config(n)
 	o := node.Options{Version: d.o.Version, Logger: d.log, Limits: limits, Ready: func() {
 		select {
 		case d.ready <- n.Name:
@@ -163,15 +230,23 @@ func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
 	case zone.RoleRouter:
 		return node.Router(ctx, cfg, o)
 	case zone.RoleCacheSync:
-		cfg.Group = cacheGroup(d.t)
-		city := string(n.City.Name)
-		if cfg.Redis = d.o.Redis[city]; cfg.Redis == "" && d.o.Redis[""] != "" {
-			cfg.Redis, cfg.RedisPrefix = d.o.Redis[""], city+":"
-		}
 		return node.CacheSync(ctx, cfg, o)
 	default:
 		return node.Broker(ctx, cfg, o)
 	}
+}
+
+// config is the configuration of a node, in this process or in one of its own.
+func (d *deployment) config(n *zone.NodeInfo) config.Node {
+	c := config.Node{Name: string(n.Name), Topology: d.f.topology(), PKI: d.f.pki(), DataDir: d.f.data(n.Name), Plaintext: true, Grace: grace}
+	if n.Role == zone.RoleCacheSync {
+		c.Group = cacheGroup(d.t)
+		city := string(n.City.Name)
+		if c.Redis = d.o.Redis[city]; c.Redis == "" && d.o.Redis[""] != "" {
+			c.Redis, c.RedisPrefix = d.o.Redis[""], city+":"
+		}
+	}
+	return c
 }
 
 // cacheGroup returns the first consumer group that is a cache's.

@@ -22,13 +22,15 @@ const renewBefore = 7 * 24 * time.Hour
 // folder is the place of a development deployment on the disk.
 type folder struct{ dir string }
 
-func (f folder) topology() string        { return filepath.Join(f.dir, "topology.yaml") }
-func (f folder) pki() string             { return filepath.Join(f.dir, "pki") }
-func (f folder) log() string             { return filepath.Join(f.dir, "mqrouter.log") }
-func (f folder) data(n zone.Node) string { return filepath.Join(f.dir, "nodes", string(n)) }
-func (f folder) authority() string       { return filepath.Join(f.pki(), "ca.pem") }
-func (f folder) gossipKey() string       { return filepath.Join(f.pki(), gossip.KeyFile) }
-func (f folder) exists(path string) bool { _, err := os.Stat(path); return err == nil }
+func (f folder) topology() string           { return filepath.Join(f.dir, "topology.yaml") }
+func (f folder) pki() string                { return filepath.Join(f.dir, "pki") }
+func (f folder) log() string                { return filepath.Join(f.dir, "mqrouter.log") }
+func (f folder) data(n zone.Node) string    { return filepath.Join(f.dir, "nodes", string(n)) }
+func (f folder) nodeLog(n zone.Node) string { return filepath.Join(f.dir, "logs", string(n)+".log") }
+func (f folder) pid(n zone.Node) string     { return filepath.Join(f.dir, "pids", string(n)) }
+func (f folder) authority() string          { return filepath.Join(f.pki(), "ca.pem") }
+func (f folder) gossipKey() string          { return filepath.Join(f.pki(), gossip.KeyFile) }
+func (f folder) exists(path string) bool    { _, err := os.Stat(path); return err == nil }
 
 // loopbackPort matches the addresses that an offset shifts.
 var loopbackPort = regexp.MustCompile(`\b127\.0\.0\.1:(\d+)`)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 
@@ -13,6 +14,8 @@ import (
 
 // printMap draws the deployment and says what to try next.
 func (d *deployment) printMap() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	w := tabwriter.NewWriter(d.o.Out, 0, 0, 2, ' ', 0)
 	for _, c := range d.t.Cities {
 		routers := strings.Join(addrs(c.Routers, func(n *zone.NodeInfo) string { return n.QUIC }), " ")
@@ -36,6 +39,9 @@ ready. RocketMQ 5 clients connect to any address above. Try in another terminal:
 	for _, args := range d.tries() {
 		fmt.Fprintf(d.o.Out, "  %s %s\n", d.o.Program, args)
 	}
+	if d.o.Processes {
+		fmt.Fprint(d.o.Out, d.killHint())
+	}
 	fmt.Fprint(d.o.Out, "\nCtrl-C stops it.\n")
 }
 
@@ -52,6 +58,17 @@ func (d *deployment) tries() []string {
 		"consume --zone rz04 --topic transfer --group transfer-credit --count 1",
 		"broadcast set --zone rz01 --key member:1001 --version 1 --value gold",
 	}
+}
+
+// killHint says where pids and logs of processes are, and how to use a pid.
+func (d *deployment) killHint() string {
+	victim := d.nodes[len(d.nodes)-1].Name
+	then := "it stays dead until you start it"
+	if d.o.Restart > 0 {
+		then = fmt.Sprintf("it is started again after %v", d.o.Restart)
+	}
+	return fmt.Sprintf("\nEach node is a process; its pid is in %s, its log in %s:\n  kill -9 $(cat %s)   # %s\n",
+		filepath.Dir(d.f.pid(victim)), filepath.Dir(d.f.nodeLog(victim)), d.f.pid(victim), then)
 }
 
 // adminHint is what a shell needs when the admin address is not the default.

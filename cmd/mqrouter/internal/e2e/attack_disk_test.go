@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -84,6 +85,10 @@ func TestFullDiskRefusesPublishesOnly(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "disk full") {
 		t.Errorf("publish on a full disk: %v", err)
 	}
+	ready, publish := httpCode(t, c.nodes[a].admin, "/readyz"), httpCode(t, c.nodes[a].admin, "/readyz/publish")
+	if ready != http.StatusOK || publish != http.StatusServiceUnavailable {
+		t.Errorf("on a full disk /readyz is %d and /readyz/publish %d: consumers stay, producers may go elsewhere", ready, publish)
+	}
 	l.mu.Lock()
 	acked := maps.Clone(l.acked)
 	l.mu.Unlock()
@@ -101,6 +106,16 @@ func TestFullDiskRefusesPublishesOnly(t *testing.T) {
 		return nil
 	})
 	l.settled(c, b, seen)
+}
+
+func httpCode(t *testing.T, addr, path string) int {
+	t.Helper()
+	resp, err := http.Get("http://" + addr + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	return resp.StatusCode
 }
 
 // TestOlderCopiesOfStores puts older copies in place of stores, whole and in

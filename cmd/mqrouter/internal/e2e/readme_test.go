@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -79,6 +80,10 @@ func TestReadmeCommands(t *testing.T) {
 			continue
 		case line == dev && running != nil:
 			continue // the tour starts what runs already
+		case line == dev+" --processes":
+			running.interrupt(t)
+			running = shell(t, dir, "exec "+line)
+			running.await(t, "Ctrl-C stops it", 5*time.Minute)
 		case line == dev:
 			running = shell(t, dir, "exec "+line)
 			running.await(t, "Ctrl-C stops it", 5*time.Minute)
@@ -97,6 +102,20 @@ func TestReadmeCommands(t *testing.T) {
 	}
 	if running == nil || ran < 10 {
 		t.Errorf("ran %d commands of the README, dev among them: %v", ran, running != nil)
+	}
+}
+
+// interrupt is Ctrl-C at the terminal: every process of the group gets it.
+func (p *process) interrupt(t *testing.T) {
+	t.Helper()
+	syscall.Kill(-p.cmd.Process.Pid, syscall.SIGINT)
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+		t.Fatalf("%s did not stop within a minute of Ctrl-C", p.name)
+	}
+	if !strings.Contains(p.output(), "stopped; the data stays") { // `go run` itself ends with 1
+		t.Errorf("%s ended with %v after Ctrl-C", p.name, p.err)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"path/filepath"
 	"sync/atomic"
 	"time"
@@ -258,7 +259,7 @@ func (b *base) status(t *zone.Topology) admin.Status {
 	serving, stopping := b.serving.Load(), b.stopping.Load()
 	s := admin.Status{
 		Node: string(b.self.Name), Role: b.self.Role.String(), City: string(b.self.City.Name),
-		Version: b.version, Started: b.started, Ready: serving && !stopping,
+		Version: b.version, PID: os.Getpid(), Started: b.started, Ready: serving && !stopping,
 		Topology: admin.Topology{Epoch: t.Epoch.String(), Digest: fmt.Sprintf("%x", t.Digest[:8])},
 	}
 	if b.self.Zone != nil {

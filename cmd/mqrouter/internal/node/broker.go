@@ -49,6 +49,11 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		o.FS = disk.OS{}
 	}
 	var err error
+	if o.Limits.SegmentBytes == 0 {
+		if o.Limits.SegmentBytes, err = n.cfg.SegmentBytes(); err != nil {
+			return err
+		}
+	}
 	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
 		Topology: n.source.Current(), Logger: n.log, Meter: n.meter()})
 	if err != nil {
