@@ -25,6 +25,7 @@ const (
 	CodeShutdown
 	CodeResidency
 	CodeTimeout
+	CodeHops
 	codeCount
 )
 
@@ -56,6 +57,7 @@ var codes = [codeCount]struct {
 	CodeShutdown:        {"shutdown", true, "the connection ended"},
 	CodeResidency:       {"residency", false, "the records may not enter the city"},
 	CodeTimeout:         {"timeout", true, "the peer waited too long"},
+	CodeHops:            {"too-many-hops", true, "the session has crossed as many cities as it may, or one of them twice"},
 }
 
 // Known reports whether this version knows the code.

@@ -47,5 +47,6 @@
 //	End       <->                            either side, once
 //
 // Session 0 carries Hello in both directions before anything else, then Probe,
-// ProbeReply and Drain about the connection as a whole.
+// ProbeReply and Drain about the connection as a whole, and on links Reach. On a
+// link, Via may stand before the opener's first frame.
 package wire

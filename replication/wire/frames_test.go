@@ -89,6 +89,8 @@ func samples() []sample {
 		{"found", TypeFound, &Found{Group: "bj-c-1", Incarnation: 3, First: 10, Next: 77, Head: 99}, parser(ParseFound)},
 		{"landed", TypeLanded, &Landed{First: 77, Count: 1, RawSize: 13, Data: AppendItem(AppendItem(nil, []byte("env")), []byte("re"))}, parser(ParseLanded)},
 		{"applied", TypeApplied, &Applied{Offset: 78, Credit: credit}, parser(ParseApplied)},
+		{"via", TypeVia, &Via{Path: []zone.City{"shanghai", "shenzhen"}}, parser(ParseVia)},
+		{"reach", TypeReach, &Reach{Cities: []Reached{{City: "beijing", RTT: 31 * time.Millisecond}, {City: "hangzhou"}}}, parser(ParseReach)},
 	}
 }
 
@@ -198,6 +200,8 @@ func TestFieldsOutOfBoundsAreRefused(t *testing.T) {
 		parse func([]byte) (payload, error)
 		code  Code
 	}{
+		{"empty path", &Via{}, parser(ParseVia), CodeMalformed},
+		{"endless path", &Via{Path: manyCities[:MaxPath+1]}, parser(ParseVia), CodeMalformed},
 		{"long name", &Hello{VersionMin: 1, VersionMax: 1, Deployment: long}, parser(ParseHello), CodeMalformed},
 		{"no version", &Hello{}, parser(ParseHello), CodeMalformed},
 		{"versions reversed", &Hello{VersionMin: 2, VersionMax: 1}, parser(ParseHello), CodeMalformed},

@@ -22,6 +22,8 @@ const (
 	TypeFound                      // answer to Want
 	TypeLanded                     // landings
 	TypeApplied                    // progress and credit of a reader of landings
+	TypeVia                        // the cities that a session has left, before its first frame; routers only
+	TypeReach                      // the cities that a router reaches, on session 0 of a link
 	typeEnd
 )
 
@@ -30,7 +32,7 @@ var typeNames = [typeEnd]string{
 	TypeAck: "ack", TypeSkip: "skip", TypeGap: "gap", TypeSeal: "seal",
 	TypeSealed: "sealed", TypeRefuse: "refuse", TypeDrain: "drain", TypeProbe: "probe",
 	TypeProbeReply: "probe-reply", TypeEnd: "end", TypeWant: "want", TypeFound: "found",
-	TypeLanded: "landed", TypeApplied: "applied",
+	TypeLanded: "landed", TypeApplied: "applied", TypeVia: "via", TypeReach: "reach",
 }
 
 // Known reports whether this version knows the type.

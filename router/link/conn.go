@@ -36,6 +36,8 @@ type conn struct {
 	rtt     atomic.Int64  // smoothed round trip of probes, nanoseconds; 0 = not measured
 	minRTT  atomic.Int64
 
+	reach atomic.Pointer[heardReach] // what the peer told last; nil = nothing yet
+
 	controlMu sync.Mutex // one writer of control frames at a time
 }
 
@@ -134,6 +136,12 @@ func (c *conn) readControl() error {
 				return err
 			}
 			c.measure(r)
+		case wire.TypeReach:
+			r, err := wire.ParseReach(f.Payload)
+			if err != nil {
+				return err
+			}
+			c.reach.Store(&heardReach{at: time.Now(), cities: r.Cities})
 		case wire.TypeDrain:
 			c.link.tell(message{ev: evDrain{c.id}})
 		}
@@ -141,9 +149,11 @@ func (c *conn) readControl() error {
 }
 
 // probe sends a probe if the stream takes it; if not, its silence is the answer.
+// What this node reaches goes along.
 func (c *conn) probe() {
 	p := wire.Probe{Nonce: c.nonce.Add(1), SentAt: uint64(time.Since(c.start))}
 	c.say(wire.TypeProbe, p.Append(nil))
+	c.sayReach()
 }
 
 // measure takes an answer: a nonce that was sent and not answered yet.

@@ -81,6 +81,10 @@ type Options struct {
 	Authorize func(peer.Identity) error
 	// Epoch returns the topology in force, told in the greeting. Nil tells none.
 	Epoch func() (zone.Epoch, zone.Digest)
+	// Reach returns the cities that this node reaches over direct links of the
+	// class, nearest first; peers are told with every probe. It must not block.
+	// Nil tells none.
+	Reach func(zone.Class) []wire.Reached
 	// Handle serves a session that a peer opened; the session is closed with
 	// wire.CodeOK when it returns. Its context ends with the manager.
 	Handle func(ctx context.Context, s *Session)
