@@ -51,6 +51,7 @@ type Limits struct {
 	FirstOpen time.Duration // a session that does not say what it wants for so long is ended; default 5 s
 	Link      link.Limits
 	Timing    link.Timing
+	Path      PathTiming
 }
 
 func (l Limits) withDefaults() Limits {

@@ -22,22 +22,26 @@ var _ receiver = (*link.Session)(nil)
 // end is one side of a session.
 type end struct {
 	stream wire.Stream
-	into   receiver // nil when the stream allocates payloads itself
-	raise  bool     // frames sent here leave the city
+	into   receiver  // nil when the stream allocates payloads itself
+	city   zone.City // at the other end of the link; empty = this router's own
+	node   zone.Node // at the other end of the link; empty with city
 
 	mu sync.Mutex // held while a frame is sent: the other side's, or Drain
 }
 
-func newEnd(s wire.Stream, raise bool) *end {
-	e := &end{stream: s, raise: raise}
+func newEnd(s wire.Stream) *end {
+	e := &end{stream: s}
+	if l, ok := s.(*link.Session); ok {
+		e.city, e.node = l.City(), l.Peer()
+	}
 	e.into, _ = s.(receiver)
 	return e
 }
 
 // send passes a frame on.
 func (e *end) send(f wire.Frame) error {
-	if e.raise {
-		f.Hops++
+	if e.city != "" {
+		f.Hops++ // it leaves the city
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -48,12 +52,36 @@ func (e *end) send(f wire.Frame) error {
 // session is a session that passes this router.
 type session struct {
 	number uint64
-	city   zone.City // the other city
+	city   zone.City // the destination's, for sessions of this city; else the origin's
 	class  zone.Class
 	origin *end // towards the origin broker
 	dest   *end // towards the destination broker
 
+	outbound  bool        // a broker of this city opened it
+	via       zone.City   // the third city that it passes; empty = none. This router's own when it is passed on here
+	residency []zone.City // of what the origin sends next; empty = all cities
+	asked     bool        // guarded by the router's mu; to open again on another path
+
 	over atomic.Bool // both ends have been closed
+}
+
+// drain asks the origin to open the session again. One that takes no frame now
+// is left to end by itself.
+func (s *session) drain(payload []byte) {
+	_ = s.origin.send(wire.Frame{Type: wire.TypeDrain, Session: s.number, Class: s.class, Payload: payload})
+}
+
+// allowed checks the records of a frame that is about to enter, or has entered,
+// a third city. Open told the residency of the first of them only.
+func (s *session) allowed(f *wire.Frame) error {
+	if s.via == "" || f.Type != wire.TypeBatch {
+		return nil
+	}
+	ok, err := wire.BatchMayEnter(f.Payload, s.via)
+	if err == nil && !ok {
+		err = &wire.ClosedError{Code: wire.CodeResidency, Text: "the records may not enter " + string(s.via), Local: true}
+	}
+	return err
 }
 
 // close ends both sides; the first code given is the one that is told.
@@ -80,7 +108,7 @@ func (r *Router) pump(s *session, from, to *end) error {
 	defer h.release()
 	bg := context.Background()
 	alloc := func(ctx context.Context, n int) ([]byte, error) { return r.buffers.get(ctx, n, &h) }
-	counts := r.counts(s.city)
+	in, out := r.counts(from.city), r.counts(to.city)
 	for {
 		var f wire.Frame
 		var err error
@@ -95,16 +123,26 @@ func (r *Router) pump(s *session, from, to *end) error {
 		case f.Session != s.number:
 			h.release() // another session's: not for anybody here
 			continue
-		case f.Hops >= policy.HopLimit && to.raise:
-			return &wire.ClosedError{Code: wire.CodeNoRoute, Text: "hop limit", Local: true}
+		case f.Hops >= policy.HopLimit && to.city != "":
+			return &wire.ClosedError{Code: wire.CodeHops, Text: "hop limit", Local: true}
+		}
+		if err := s.allowed(&f); err != nil {
+			if s.via == r.city {
+				// The router before this one should have seen it.
+				r.paths.astray.Add(1)
+				r.log.Error("records of a detour may not enter this city", "peer", from.node, "city", s.city, "err", err)
+			}
+			return err
 		}
 		// Counted first: who has received a frame finds it in the counters.
-		if n := uint64(len(f.Payload)); to.raise {
-			counts.framesOut.Add(1)
-			counts.bytesOut.Add(n)
-		} else {
-			counts.framesIn.Add(1)
-			counts.bytesIn.Add(n)
+		n := uint64(len(f.Payload))
+		if in != nil {
+			in.framesIn.Add(1)
+			in.bytesIn.Add(n)
+		}
+		if out != nil {
+			out.framesOut.Add(1)
+			out.bytesOut.Add(n)
 		}
 		if err := to.send(f); err != nil {
 			return err
@@ -143,8 +181,12 @@ type traffic struct {
 	framesIn, framesOut, bytesIn, bytesOut atomic.Uint64
 }
 
-// counts returns the counters of a city. Only cities of the topology get here.
+// counts returns the counters of a city; nil for none. Only cities of the
+// topology get here.
 func (r *Router) counts(city zone.City) *traffic {
+	if city == "" {
+		return nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.traffic[city]

@@ -196,7 +196,7 @@ func TestSessionsThatCannotPassAreRefusedWithTheReason(t *testing.T) {
 		"no router there":      {func(_ *wire.Frame, o *wire.Open) { o.City, o.Group = c.third() }, wire.CodeNoRoute},
 		"no broker there":      {func(_ *wire.Frame, o *wire.Open) { o.Group = "cz-hz-a" }, wire.CodeNoRoute},
 		"residency":            {func(_ *wire.Frame, o *wire.Open) { o.Residency = []zone.City{"shanghai"} }, wire.CodeResidency},
-		"hops":                 {func(f *wire.Frame, _ *wire.Open) { f.Hops = policy.HopLimit }, wire.CodeNoRoute},
+		"hops":                 {func(f *wire.Frame, _ *wire.Open) { f.Hops = policy.HopLimit }, wire.CodeHops},
 		"class":                {func(f *wire.Frame, _ *wire.Open) { f.Class = zone.ClassControl }, wire.CodeUnsupported},
 		"session 0":            {func(f *wire.Frame, _ *wire.Open) { f.Session = 0 }, wire.CodeMalformed},
 	} {

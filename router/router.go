@@ -26,6 +26,7 @@ type Router struct {
 	links   *link.Manager
 	brokers *egress.Pool
 	buffers *buffers
+	paths   *paths
 
 	draining atomic.Bool
 	opened   atomic.Uint64
@@ -48,7 +49,7 @@ func New(o Options) (*Router, error) {
 	top := o.Topology()
 	r := &Router{
 		o: o, city: top.FindNode(o.Node).City.Name, log: o.Logger,
-		buffers:  newBuffers(o.Limits.Buffers),
+		buffers: newBuffers(o.Limits.Buffers), paths: newPaths(o.Limits.Path),
 		sessions: make(map[*session]struct{}), traffic: make(map[zone.City]*traffic),
 		brokers: egress.NewPool(egress.PoolOptions{Open: o.Open, Sessions: o.Limits.Sessions}),
 	}
@@ -59,7 +60,7 @@ func New(o Options) (*Router, error) {
 			t := o.Topology()
 			return t.Epoch, t.Digest
 		},
-		Handle: r.serveLink, Limits: o.Limits.Link, Timing: o.Limits.Timing, Rand: o.Rand, Logger: o.Logger,
+		Reach: r.reach, Handle: r.serveLink, Limits: o.Limits.Link, Timing: o.Limits.Timing, Rand: o.Rand, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -102,6 +103,8 @@ func (r *Router) Run(ctx context.Context) error {
 			r.follow()
 		}
 	})
+	wg.Go(func() { r.watchPaths(ctx) })
+	wg.Go(func() { r.moveSessions(ctx) })
 	err := r.links.Run(ctx)
 	cancel()
 	wg.Wait()
@@ -214,9 +217,7 @@ func (r *Router) askToLeave(deadline time.Duration) {
 	r.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, s := range all {
-		wg.Go(func() {
-			_ = s.origin.send(wire.Frame{Type: wire.TypeDrain, Session: s.number, Class: s.class, Payload: payload})
-		})
+		wg.Go(func() { s.drain(payload) })
 	}
 	wg.Wait() // each send is bounded by its stream
 }

@@ -15,12 +15,12 @@ import (
 // ends. It closes the stream. from is the broker as its certificate names it. The
 // in-city listener calls it, once a stream, in a goroutine of its own.
 func (r *Router) ServePeer(ctx context.Context, from zone.Node, s wire.Stream) {
-	r.serve(ctx, newEnd(s, false), caller{node: from, city: r.city, outbound: true})
+	r.serve(ctx, newEnd(s), caller{node: from, city: r.city, outbound: true})
 }
 
 // serveLink relays a session that a router of another city has opened.
 func (r *Router) serveLink(ctx context.Context, s *link.Session) {
-	r.serve(ctx, newEnd(s, true), caller{node: s.Peer(), city: s.City(), class: s.Class()})
+	r.serve(ctx, newEnd(s), caller{node: s.Peer(), city: s.City(), class: s.Class()})
 }
 
 // serve reads the first frame, opens the way on and relays.
@@ -33,30 +33,40 @@ func (r *Router) serve(ctx context.Context, origin *end, from caller) {
 	// A session ends with the router as well as with its listener.
 	ctx, cancel := r.bound(ctx)
 	defer cancel()
-	first, open, err := r.first(ctx, origin)
+	first, open, err := r.first(ctx, origin, &from)
 	if err != nil {
 		_ = origin.stream.Close(codeOf(err))
 		return
 	}
+	s := &session{
+		number: first.Session, city: open.City, class: first.Class, origin: origin,
+		outbound: from.outbound, residency: open.Residency,
+	}
+	if !from.outbound {
+		s.city = open.OriginCity
+	}
 	x := judge(r.o.Topology(), r.city, from, first, &open)
-	var dest *end
 	if x == nil {
-		if from.outbound {
-			dest, x = r.across(first, &open)
-		} else {
-			dest, x = r.toBroker(ctx, first, &open)
-		}
+		x = r.route(ctx, s, from, first, &open)
 	}
 	if x != nil {
 		r.refuse(origin, first, x)
 		return
 	}
-	other := open.City
-	if !from.outbound {
-		other = from.city
+	r.relayFrom(ctx, s, first)
+}
+
+// route opens the session's way on.
+func (r *Router) route(ctx context.Context, s *session, from caller, first wire.Frame, open *wire.Open) (x *refusal) {
+	switch {
+	case from.outbound:
+		return r.across(s, first, open)
+	case open.City != r.city:
+		s.via = r.city
+		return r.passOn(s, from, first, open)
 	}
-	sess := &session{number: first.Session, city: other, class: first.Class, origin: origin, dest: dest}
-	r.relayFrom(ctx, sess, first)
+	s.dest, x = r.toBroker(ctx, first, open)
+	return x
 }
 
 // relayFrom passes the first frame on and relays the rest.
@@ -94,16 +104,18 @@ func (r *Router) bound(ctx context.Context) (context.Context, context.CancelFunc
 	}
 }
 
-// first reads the frame that says where the session goes.
-func (r *Router) first(ctx context.Context, origin *end) (wire.Frame, wire.Open, error) {
+// first reads the frame that says where the session goes. On a link, what stands
+// before it says which way it came.
+func (r *Router) first(ctx context.Context, origin *end, from *caller) (wire.Frame, wire.Open, error) {
 	ctx, cancel := context.WithTimeout(ctx, r.o.Limits.FirstOpen)
 	defer cancel()
-	var f wire.Frame
-	var err error
-	if origin.into != nil {
-		f, err = origin.into.RecvInto(ctx, smallFirst)
-	} else {
-		f, err = origin.stream.Recv(ctx)
+	f, err := firstFrame(ctx, origin)
+	if err == nil && f.Type == wire.TypeVia && !from.outbound {
+		var v wire.Via
+		if v, err = wire.ParseVia(f.Payload); err == nil {
+			from.path = v.Path
+			f, err = firstFrame(ctx, origin)
+		}
 	}
 	if err != nil {
 		return f, wire.Open{}, err
@@ -113,6 +125,13 @@ func (r *Router) first(ctx context.Context, origin *end) (wire.Frame, wire.Open,
 	}
 	o, err := wire.ParseOpen(f.Payload)
 	return f, o, err
+}
+
+func firstFrame(ctx context.Context, origin *end) (wire.Frame, error) {
+	if origin.into != nil {
+		return origin.into.RecvInto(ctx, smallFirst)
+	}
+	return origin.stream.Recv(ctx)
 }
 
 // maxFirst bounds the first frame of a session on a link, in bytes: it is read
@@ -128,32 +147,6 @@ func smallFirst(_ context.Context, n int) ([]byte, error) {
 }
 
 var errFirst = errors.New("a session that passes a router begins with an open of bounded size")
-
-// across opens a stream to a router of the destination's city.
-func (r *Router) across(f wire.Frame, o *wire.Open) (*end, *refusal) {
-	draining := make(map[zone.Node]bool)
-	for _, m := range r.o.Peers.Routers() {
-		draining[m.Node] = m.Draining
-	}
-	city := r.o.Topology().FindCity(o.City) // judged a moment ago, but the topology may be another
-	if city == nil {
-		return nil, refuse(wire.CodeNoRoute, "the topology has no city %q any more", o.City)
-	}
-	var hops []hop
-	for _, n := range city.Routers {
-		_, up := r.links.Up(n.Name, f.Class)
-		hops = append(hops, hop{node: n.Name, up: up, draining: draining[n.Name]})
-	}
-	code, text := wire.CodeNoRoute, fmt.Sprintf("no link to any of %d routers of %s", len(hops), o.City)
-	for _, node := range choose(f.Session, hops) {
-		s, err := r.links.Open(node, f.Class, f.Session)
-		if err == nil {
-			return newEnd(s, true), nil
-		}
-		code, text = codeOf(err), fmt.Sprintf("link to %s: %v", node, err)
-	}
-	return nil, refuse(code, "%s", text)
-}
 
 // toBroker opens a stream to a broker of the destination group. The first node
 // that answers gets the session; one that is not the master says so itself.
@@ -176,7 +169,7 @@ func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end
 			Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: r.city, Class: f.Class, Addr: addr,
 		}, f.Session)
 		if err == nil {
-			return newEnd(s, false), nil
+			return newEnd(s), nil
 		}
 		errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
 	}
@@ -194,7 +187,7 @@ func (r *Router) refuse(origin *end, f wire.Frame, x *refusal) {
 // turnAway refuses a session without a place. Its first frame is read so that
 // the answer can name the session; the listener bounds how many wait here.
 func (r *Router) turnAway(ctx context.Context, origin *end, x *refusal) {
-	f, _, err := r.first(ctx, origin)
+	f, _, err := r.first(ctx, origin, &caller{})
 	if err != nil {
 		r.refused.Add(1)
 		_ = origin.stream.Close(x.code)

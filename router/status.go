@@ -29,6 +29,28 @@ type CityStatus struct {
 	WireOut   uint64
 }
 
+// PathStatus is the path that sessions of a class take to a city, and why.
+type PathStatus struct {
+	City     zone.City
+	Class    zone.Class
+	Via      zone.City  // third city; empty = the direct link
+	Reason   PathReason // why there is a detour
+	Since    time.Time  // of the present choice
+	Up       bool       // a direct link takes sessions
+	RTT      time.Duration
+	Detours  []DetourStatus // that work, in the order to try
+	Direct   int            // this city's sessions on the direct link
+	Detoured int            // those on a detour
+	Return   time.Duration  // how long the direct link must have worked before it is used again
+	Changes  uint64         // of the choice, since the start
+}
+
+// DetourStatus is a third city that reaches a city.
+type DetourStatus struct {
+	City zone.City
+	RTT  time.Duration // of both links; 0 = not measured
+}
+
 // Status is what is known of a router.
 type Status struct {
 	Node     zone.Node
@@ -38,7 +60,13 @@ type Status struct {
 	Sessions int
 	Opened   uint64 // sessions relayed since the start
 	Refused  uint64 // sessions refused since the start
+	Detoured uint64 // sessions that took a detour since the start
+	Passed   uint64 // sessions passed on between two other cities since the start
+	Moved    uint64 // sessions asked to change their path since the start
+	Astray   uint64 // batches that came to be passed on although their residency forbids this city: a fault of the router before
+	Passing  int    // sessions that are passed on between two other cities now
 	Cities   []CityStatus
+	Paths    []PathStatus
 	Links    []link.Status
 	Brokers  []egress.TargetStatus
 }
@@ -48,6 +76,8 @@ func (r *Router) Status() Status {
 	s := Status{
 		Node: r.o.Node, City: r.city, Epoch: r.o.Topology().Epoch, Draining: r.draining.Load(),
 		Opened: r.opened.Load(), Refused: r.refused.Load(),
+		Detoured: r.paths.detoured.Load(), Passed: r.paths.passed.Load(), Moved: r.paths.moved.Load(),
+		Astray: r.paths.astray.Load(),
 		Links: r.links.Status(), Brokers: r.brokers.Status(),
 	}
 	slices.SortFunc(s.Links, func(a, b link.Status) int {
@@ -74,10 +104,24 @@ func (r *Router) Status() Status {
 		c.WireIn += l.Traffic.BytesIn
 		c.WireOut += l.Traffic.BytesOut
 	}
+	taken := make(map[pathKey]*PathStatus)
+	for key, p := range *r.paths.now.Load() {
+		taken[key] = p.status(key)
+	}
 	r.mu.Lock()
 	s.Sessions = len(r.sessions)
 	for x := range r.sessions {
 		city(x.city).Sessions++
+		p := taken[pathKey{x.city, x.class}]
+		switch {
+		case !x.outbound && x.via != "":
+			s.Passing++
+		case !x.outbound || p == nil:
+		case x.via != "":
+			p.Detoured++
+		default:
+			p.Direct++
+		}
 	}
 	for name, t := range r.traffic {
 		c := city(name)
@@ -88,6 +132,12 @@ func (r *Router) Status() Status {
 	for _, c := range cities {
 		s.Cities = append(s.Cities, *c)
 	}
+	for _, p := range taken {
+		s.Paths = append(s.Paths, *p)
+	}
+	slices.SortFunc(s.Paths, func(a, b PathStatus) int {
+		return cmp.Or(cmp.Compare(a.City, b.City), cmp.Compare(a.Class, b.Class))
+	})
 	slices.SortFunc(s.Cities, func(a, b CityStatus) int { return cmp.Compare(a.City, b.City) })
 	return s
 }
@@ -115,6 +165,12 @@ func (r *Router) measure(m metric.Meter) error {
 	reconnects := counter("mqrouter.link.reconnects", "{connection}", "Connections that replaced a lost one.")
 	wireBytes := counter("mqrouter.link.wire", "By", "Bytes on the wire, headers of UDP and IP included.")
 	lost := counter("mqrouter.link.packets.lost", "{packet}", "Packets that loss detection declared lost.")
+	detouring := gauge("mqrouter.router.path.detour", "{path}", "1 when sessions to the city take a detour over a third one.")
+	ways := gauge("mqrouter.router.path.ways", "{city}", "Ways to the city that work now: the direct link and the third cities that reach it.")
+	changes := counter("mqrouter.router.path.changes", "{change}", "Changes between the direct link and a detour.")
+	detoured := counter("mqrouter.router.sessions.detoured", "{session}", "Sessions that took a detour since the start.")
+	passed := counter("mqrouter.router.sessions.passed", "{session}", "Sessions passed on between two other cities since the start.")
+	astray := counter("mqrouter.router.astray", "{batch}", "Batches that came to be passed on although their residency forbids this city.")
 	payload := counter("mqrouter.router.payload", "By", "Payload bytes relayed.")
 	if first != nil {
 		return first
@@ -132,16 +188,21 @@ func (r *Router) measure(m metric.Meter) error {
 				attribute.String("class", l.Class.String()),
 			}
 			all := metric.WithAttributes(attrs...)
-			is := int64(0)
-			if l.State == link.StateUp {
-				is = 1
-			}
-			o.ObserveInt64(up, is, all)
+			o.ObserveInt64(up, one(l.State == link.StateUp), all)
 			o.ObserveFloat64(rtt, l.RTT.Seconds(), all)
 			o.ObserveInt64(reconnects, int64(l.Reconnects), all)
 			o.ObserveInt64(lost, int64(l.Traffic.PacketsLost), all)
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesIn), all, metric.WithAttributes(in))
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesOut), all, metric.WithAttributes(out))
+		}
+		o.ObserveInt64(detoured, int64(s.Detoured))
+		o.ObserveInt64(passed, int64(s.Passed))
+		o.ObserveInt64(astray, int64(s.Astray))
+		for _, p := range s.Paths {
+			attrs := metric.WithAttributes(attribute.String("city", string(p.City)), attribute.String("class", p.Class.String()))
+			o.ObserveInt64(detouring, one(p.Reason != PathDirect), attrs)
+			o.ObserveInt64(ways, one(p.Up)+int64(len(p.Detours)), attrs)
+			o.ObserveInt64(changes, int64(p.Changes), attrs)
 		}
 		for _, c := range s.Cities {
 			city := attribute.String("city", string(c.City))
@@ -149,6 +210,13 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveInt64(payload, int64(c.BytesOut), metric.WithAttributes(city, out))
 		}
 		return nil
-	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload)
+	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload, detouring, ways, changes, detoured, passed, astray)
 	return err
+}
+
+func one(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }

@@ -27,6 +27,7 @@ type Status struct {
 	Flows     []Flow     `json:"flows,omitempty"`
 	Inbound   []Inbound  `json:"inbound,omitempty"`
 	Links     []Link     `json:"links,omitempty"`
+	Paths     []Path     `json:"paths,omitempty"`
 	Cache     *Cache     `json:"cache,omitempty"`
 }
 
@@ -110,6 +111,22 @@ type Link struct {
 	Received   uint64        `json:"received"`   // likewise
 	Reconnects uint64        `json:"reconnects"` // connections that replaced a lost one
 	Problem    string        `json:"problem,omitempty"`
+}
+
+// Path describes the way that a router's sessions of a class take to a city.
+type Path struct {
+	City     string        `json:"city"`
+	Class    string        `json:"class"`
+	Via      string        `json:"via,omitempty"`    // third city; absent = the direct link
+	Reason   string        `json:"reason,omitempty"` // why there is a detour
+	Since    time.Time     `json:"since,omitzero"`
+	Up       bool          `json:"up"`                // a direct link takes sessions
+	RTT      time.Duration `json:"rtt"`               // of the direct link; 0 = not measured
+	Detours  []string      `json:"detours,omitempty"` // third cities that reach the city, in the order to try
+	Direct   int           `json:"direct"`            // sessions on the direct link
+	Detoured int           `json:"detoured"`          // sessions on a detour
+	Return   time.Duration `json:"return"`            // how long the direct link must have worked before it is used again
+	Changes  uint64        `json:"changes"`           // of the way, since the start
 }
 
 // Cache describes a cachesync node.

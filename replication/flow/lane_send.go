@@ -31,6 +31,7 @@ func (l *lane) sendOpen(ctx context.Context, c *conn, cursor uint64) error {
 	o := wire.Open{
 		Flow: l.leg.Flow, City: l.leg.City, Group: l.leg.Group, OriginCity: l.o.city,
 		Cursor: cursor, Oldest: l.state.Oldest, Head: l.state.Head, MaxRecord: l.maxRecord,
+		Residency: l.nextResidency(cursor),
 	}
 	for _, m := range marks {
 		o.Lineage = append(o.Lineage, wire.Mark(m))

@@ -21,7 +21,7 @@ type Open struct {
 	Oldest     uint64 // lowest number that can still be read
 	Head       uint64 // highest number given
 	RouteEpoch zone.Epoch
-	Residency  []zone.City // cities that the records may enter; empty = all
+	Residency  []zone.City // cities that the first records to come may enter; empty = all. Each Batch says its own
 	MaxRecord  uint32      // bytes of the largest record that will be sent
 }
 

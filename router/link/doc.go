@@ -22,7 +22,9 @@
 //	                      <--  control: Hello, or the connection is closed
 //	                           with a wire.Code as its application error
 //	control: Probe        <->  control: ProbeReply, each end every 500 ms
+//	control: Reach        <->  the cities that the sender reaches, with each probe
 //	control: Drain        <->  no new sessions, please
+//	session: Via          -->  when it passes a third city
 //	session: frames       <->  frames; End and FIN, or a reset with a wire.Code
 //
 // The control stream goes before the sessions' in every packet. One deadline

@@ -55,6 +55,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status) {
 	fmt.Fprintf(w, "deployment %s, topology epoch %s: %s\n\n", f.topology.Deployment, f.topology.Epoch, verdict(all))
 	printNodes(w, all)
 	printLinks(w, all)
+	printPaths(w, all)
 	printFlows(w, all)
 	printConsumers(w, all)
 	printCaches(w, all)

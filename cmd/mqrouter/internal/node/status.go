@@ -11,6 +11,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router"
 	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -154,12 +155,29 @@ func (n *routerNode) Status() admin.Status {
 			s.Reasons = append(s.Reasons, fmt.Sprintf("no link to %s is up", c.Name))
 		}
 	}
+	s.Paths = pathsOf(r.Paths)
 	s.Reasons = append(s.Reasons, diverged(t, r.Links)...)
 	if r.Draining {
 		s.Ready = false
 		s.Reasons = append(s.Reasons, "draining")
 	}
 	return s
+}
+
+func pathsOf(all []router.PathStatus) []admin.Path {
+	var out []admin.Path
+	for _, p := range all {
+		a := admin.Path{City: string(p.City), Class: p.Class.String(), Since: p.Since, Up: p.Up, RTT: p.RTT,
+			Direct: p.Direct, Detoured: p.Detoured, Return: p.Return, Changes: p.Changes}
+		if p.Reason != router.PathDirect {
+			a.Via, a.Reason = string(p.Via), p.Reason.String()
+		}
+		for _, d := range p.Detours {
+			a.Detours = append(a.Detours, string(d.City))
+		}
+		out = append(out, a)
+	}
+	return out
 }
 
 // diverged names the routers of other cities that greeted with the same epoch and
