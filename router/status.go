@@ -78,7 +78,7 @@ func (r *Router) Status() Status {
 		Opened: r.opened.Load(), Refused: r.refused.Load(),
 		Detoured: r.paths.detoured.Load(), Passed: r.paths.passed.Load(), Moved: r.paths.moved.Load(),
 		Astray: r.paths.astray.Load(),
-		Links: r.links.Status(), Brokers: r.brokers.Status(),
+		Links:  r.links.Status(), Brokers: r.brokers.Status(),
 	}
 	slices.SortFunc(s.Links, func(a, b link.Status) int {
 		return cmp.Or(cmp.Compare(a.City, b.City), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Class, b.Class))
