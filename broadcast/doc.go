@@ -39,7 +39,8 @@
 //
 // A cache knows its place in the landings and, for each origin, the number up to
 // which it has applied. A cache that fell back is refilled from the log. What
-// the log no longer has is told as a Gap, and all values are dropped unless
+// the log no longer has, and what an origin declared lost because this city's
+// backlog passed its budget, is told as a Gap, and all values are dropped unless
 // Options.KeepStale says that somebody else sees to it. A new cache begins with
 // an explicit gap: it is filled from the source.
 //

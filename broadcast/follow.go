@@ -111,6 +111,12 @@ func (f *follower) tellHole(ctx context.Context) error {
 			return err
 		}
 	}
+	if l.lost() && f.marks.Judge(&l.envelope).Moved {
+		miss := Range{l.envelope.Number, l.envelope.Through}
+		if err := f.gap(ctx, Gap{Kind: GapDeclared, Flow: l.envelope.Flow, Missing: miss}); err != nil {
+			return err
+		}
+	}
 	if l.damaged {
 		return f.gap(ctx, Gap{Kind: GapDamaged, Missing: Range{l.offset + 1, l.offset + 1}})
 	}
@@ -133,8 +139,8 @@ func (f *follower) batch() (*Batch, int) {
 	bytes, used := 0, 0
 	for used < min(len(f.pending), f.o.BatchChanges) {
 		l := &f.pending[used]
-		flush := l.rejected == nil && l.change.Op == OpFlushPrefix
-		if used > 0 && (bytes+l.size > f.o.BatchBytes || flush || l.damaged || f.missing(l).First > 0) {
+		flush := !l.absent && l.rejected == nil && l.change.Op == OpFlushPrefix
+		if used > 0 && (bytes+l.size > f.o.BatchBytes || flush || l.damaged || l.lost() || f.missing(l).First > 0) {
 			break
 		}
 		bytes += l.size
@@ -142,6 +148,9 @@ func (f *follower) batch() (*Batch, int) {
 		b.To.Offset = l.offset + 1
 		if l.envelope.Number > 0 {
 			f.mark(b, f.marks.Judge(&l.envelope), marks)
+		}
+		if l.absent {
+			continue
 		}
 		if l.rejected != nil {
 			f.reject(l)

@@ -23,9 +23,13 @@ const (
 	GapNumbers
 	// GapDamaged: a landing cannot be read; it is damaged, or of a newer version.
 	GapDamaged
+	// GapDeclared: numbers of an origin were declared lost for this city, by the
+	// origin whose backlog passed its budget or no longer had them, or were such
+	// that they cannot land here.
+	GapDeclared
 )
 
-var gapNames = [...]string{GapFirstStart: "first start", GapTrimmed: "landings trimmed", GapNumbers: "numbers missing", GapDamaged: "landing not readable"}
+var gapNames = [...]string{GapFirstStart: "first start", GapTrimmed: "landings trimmed", GapNumbers: "numbers missing", GapDamaged: "landing not readable", GapDeclared: "numbers declared lost"}
 
 // String returns the kind in words.
 func (k GapKind) String() string {
@@ -39,8 +43,8 @@ func (k GapKind) String() string {
 type Gap struct {
 	Kind    GapKind
 	Topic   zone.Topic
-	Flow    record.FlowID // GapNumbers only
-	Missing Range         // of numbers of the flow (GapNumbers), else of offsets counted from 1; the zero value is unknown
+	Flow    record.FlowID // GapNumbers and GapDeclared only
+	Missing Range         // of numbers of the flow (GapNumbers, GapDeclared), else of offsets counted from 1; the zero value is unknown
 	Flushed bool          // every value was dropped, so that nothing stale is left
 	At      time.Time
 }
@@ -48,7 +52,7 @@ type Gap struct {
 // String says it for people.
 func (g Gap) String() string {
 	switch g.Kind {
-	case GapNumbers:
+	case GapNumbers, GapDeclared:
 		return fmt.Sprintf("%s: %d to %d of %s", g.Kind, g.Missing.First, g.Missing.Through, g.Flow.Origin)
 	case GapDamaged:
 		return fmt.Sprintf("%s: offset %d", g.Kind, g.Missing.First-1)

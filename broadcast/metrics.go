@@ -63,7 +63,7 @@ func (m *metrics) begin() {
 	ctx, with := context.Background(), metric.WithAttributes(m.topic)
 	m.back.Add(ctx, 0, with)
 	m.failures.Add(ctx, 0, with)
-	for _, kind := range []GapKind{GapTrimmed, GapNumbers} {
+	for _, kind := range []GapKind{GapTrimmed, GapNumbers, GapDeclared} {
 		m.gaps.Add(ctx, 0, with, metric.WithAttributes(attribute.String("kind", kind.String())))
 	}
 }

@@ -37,6 +37,7 @@ type landing struct {
 	size     int             // bytes that count against the credit
 	envelope record.Envelope // Number 0: published in the landing group itself
 	change   Change
+	absent   bool   // numbers that did not land: there is no record
 	rejected error  // the message is no change
 	damaged  bool   // rejected says why the landing cannot be read
 	id       string // message id, of a rejected one
@@ -236,6 +237,10 @@ func (l *landing) open(env, rec []byte) error {
 			l.envelope = record.Envelope{}
 			return err
 		}
+		if l.envelope.Outcome != record.OutcomeLanded {
+			l.absent = true
+			return nil
+		}
 	}
 	v, err := record.Parse(rec)
 	if err != nil {
@@ -247,6 +252,21 @@ func (l *landing) open(env, rec []byte) error {
 	}
 	l.change, l.rejected = ParseRecord(v)
 	return nil
+}
+
+// lost reports whether the landing stands for changes that this cache will not
+// get, rather than for what it does not need.
+func (l *landing) lost() bool {
+	if !l.absent {
+		return false
+	}
+	switch l.envelope.Outcome {
+	case record.OutcomeSkipped: // a newer change of the key follows, or they are not for this city
+		return false
+	case record.OutcomeParked:
+		return l.envelope.Reason != record.ReasonResidency
+	}
+	return true
 }
 
 // check notices an idle cache that fell back.

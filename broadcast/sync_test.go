@@ -414,6 +414,74 @@ func TestSyncTellsHolesAndDropsWhatMayBeStale(t *testing.T) {
 	}
 }
 
+// absent lands numbers of an origin without records.
+func (l *landings) absent(t testing.TB, o *origin, n uint64, outcome record.Outcome, reason record.Reason) {
+	t.Helper()
+	env, err := record.AppendEnvelope(nil, &record.Envelope{Flow: o.flow, Lineage: o.lineage, LineageEpoch: o.epoch, Number: o.number + 1, Through: o.number + n,
+		Outcome: outcome, Reason: reason, Landed: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.number += n
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries = append(l.entries, [2][]byte{env, nil})
+	close(l.grown)
+	l.grown = make(chan struct{})
+}
+
+// TestK1CutBacklogFlushesTheCache: a city whose backlog was cut is told at once,
+// without waiting for a later change to show the hole, also where topics share a
+// channel; what is merely not for it is no gap.
+func TestK1CutBacklogFlushesTheCache(t *testing.T) {
+	for _, exclusive := range []bool{true, false} {
+		for _, c := range []struct {
+			outcome record.Outcome
+			reason  record.Reason
+			gap     bool
+		}{
+			{record.OutcomeGap, record.ReasonBudget, true},
+			{record.OutcomeGap, record.ReasonTrimmed, true},
+			{record.OutcomeParked, record.ReasonCorrupt, true},
+			{record.OutcomeParked, record.ReasonResidency, false},
+			{record.OutcomeSkipped, record.ReasonCompacted, false},
+			{record.OutcomeSkipped, record.ReasonExcluded, false},
+			{99, 99, true},
+		} {
+			synctest.Test(t, func(t *testing.T) {
+				l, m := newLandings(5), cache.NewMemory(cache.MemoryOptions{})
+				o := newOrigin("rz01-a")
+				l.set(t, o, "k", 1, "stale")
+				r := startSync(t, l, m, func(op *broadcast.Options) { op.Exclusive = exclusive })
+				defer r.stop()
+				settle()
+				l.absent(t, o, 10, c.outcome, c.reason)
+				settle()
+				if !c.gap {
+					want(t, m, "k", "stale", 1)
+				} else {
+					want(t, m, "k", "", 1)
+					g := (*r.gaps)[len(*r.gaps)-1]
+					if g.Kind != broadcast.GapDeclared || g.Missing != (broadcast.Range{First: 2, Through: 11}) || g.Flow != o.flow || !g.Flushed {
+						t.Errorf("gap %+v", g)
+					}
+				}
+				l.set(t, o, "l", 1, "after")
+				settle()
+				want(t, m, "l", "after", 1)
+				gaps := 1 // the first start
+				if c.gap {
+					gaps++
+				}
+				st := r.Status()
+				if w, ok := st.Watermark(o.flow); !ok || w.Number != 12 || st.Gaps != uint64(gaps) || st.Rejected != 0 {
+					t.Errorf("outcome %d, reason %d: watermark %+v, status %+v", c.outcome, c.reason, w, st)
+				}
+			})
+		}
+	}
+}
+
 func TestSyncTellsWhenLandingsAreTrimmedOrTheGroupIsAnother(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, m := newLandings(5), cache.NewMemory(cache.MemoryOptions{})

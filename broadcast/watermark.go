@@ -143,13 +143,13 @@ func (r Range) Len() uint64 {
 // cache that has just begun knows nothing of what went before, which its first
 // gap has told.
 func (m *Marks) Judge(e *record.Envelope) Step {
-	now := Mark{Flow: e.Flow, Lineage: e.Lineage, Epoch: e.LineageEpoch, Number: e.Number}
+	now := Mark{Flow: e.Flow, Lineage: e.Lineage, Epoch: e.LineageEpoch, Number: max(e.Number, e.Through)}
 	old, known := m.of[e.Flow]
 	s := Step{Moved: true, Mark: now}
 	switch {
 	case !known:
 		s.Drop = m.older(e.Flow)
-	case e.LineageEpoch < old.Epoch, e.Lineage == old.Lineage && e.Number <= old.Number:
+	case e.LineageEpoch < old.Epoch, e.Lineage == old.Lineage && now.Number <= old.Number:
 		return Step{}
 	case e.Number > old.Number+1:
 		s.Missing = Range{old.Number + 1, e.Number - 1}

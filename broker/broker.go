@@ -44,6 +44,8 @@ type Broker struct {
 	kick     chan struct{} // capacity 1: the progress loop has something to do
 	snapKick chan struct{} // capacity 1: a snapshot is due
 	legKick  chan struct{} // capacity 1: LegsChanged
+	overKick chan struct{} // capacity 1: a backlog may have passed its budget
+	overUse  chan struct{} // capacity 1: held by who compares backlogs with budgets
 	failed   chan struct{} // closed with the first failure
 	failErr  error         // why; written once before failed closes
 	failOnce sync.Once
@@ -85,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		damage: loglimit.Limit{Lines: damageLines, Window: damageWindow},
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
-		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		failed: make(chan struct{}), settles: map[flow.Leg]uint64{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
 	}
 	v, err := b.checkTopology(o.Topology)
@@ -101,6 +103,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	b.loops.Go(b.progressLoop)
 	b.loops.Go(b.snapshotLoop)
 	b.loops.Go(b.trimLoop)
+	b.loops.Go(b.budgetLoop)
 	if err := b.ApplyTopology(ctx, o.Topology); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}

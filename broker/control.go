@@ -29,22 +29,26 @@ func (e *BodyError) Error() string {
 // uvarint count, flow as in Cause. Each begins with a version byte.
 //
 //	TypeTopologyApplied  version u8 = 1 | term, number uvarint | digest 32 bytes |
-//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast) |
+//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows), channel str |
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
 //	                     n, each channel: name str, n, each leg: city str, group str |
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
 //	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
 //	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
 //	TypeSeal             version u8 = 1 | flow
+//	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
+//	                     n, each range: distance from the end of the one before, length
 const (
 	topologyVersion = 1
 	progressVersion = 1
 	settleVersion   = 1
 	sealVersion     = 1
+	giveUpVersion   = 1
 )
 
 const (
 	flagBroadcast = 1
+	flagChannel   = 2
 	flagCache     = 1
 )
 
@@ -72,6 +76,7 @@ type topicBody struct {
 	queues    int
 	retention time.Duration
 	broadcast bool
+	channel   string // whose numbers the topic's records have; empty when it is no broadcast
 }
 
 type groupBody struct {
@@ -102,7 +107,10 @@ func (t *topologyBody) append(dst []byte) []byte {
 		e.str(string(x.name))
 		e.uint(uint64(x.queues))
 		e.uint(uint64(x.retention / time.Millisecond))
-		e.byte(flagIf(x.broadcast, flagBroadcast))
+		e.byte(flagIf(x.broadcast, flagBroadcast) | flagIf(x.channel != "", flagChannel))
+		if x.channel != "" {
+			e.str(x.channel)
+		}
 	}
 	e.uint(uint64(len(t.groups)))
 	for _, x := range t.groups {
@@ -145,12 +153,17 @@ func parseTopologyBody(b []byte) (*topologyBody, error) {
 	t := &topologyBody{epoch: zone.Epoch{Term: d.uint(), Number: d.uint()}}
 	copy(t.digest[:], d.take(uint64(len(t.digest))))
 	for range d.count() {
-		t.topics = append(t.topics, topicBody{
+		x := topicBody{
 			name:      zone.Topic(d.str()),
 			queues:    int(d.uint()),
 			retention: time.Duration(d.uint()) * time.Millisecond,
-			broadcast: d.byte()&flagBroadcast != 0,
-		})
+		}
+		flags := d.byte()
+		x.broadcast = flags&flagBroadcast != 0
+		if flags&flagChannel != 0 {
+			x.channel = d.str()
+		}
+		t.topics = append(t.topics, x)
 	}
 	for range d.count() {
 		g := groupBody{name: zone.ConsumerGroup(d.str()), cache: d.byte()&flagCache != 0}

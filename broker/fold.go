@@ -55,6 +55,8 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{ok: true}, s.applySettle(v.Body())
 	case record.TypeSeal:
 		return placement{ok: true}, s.applySeal(v.Body())
+	case record.TypeGiveUp:
+		return placement{ok: true}, s.applyGiveUp(v.Body())
 	case record.TypeLineageStart:
 		return placement{ok: true}, s.applyLineage(v)
 	case record.TypeTopologyApplied:

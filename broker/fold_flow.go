@@ -19,6 +19,8 @@ type outFlow struct {
 	ixID  uint64
 	marks []flow.Mark
 	legs  []*leg
+	// topics are those that records of the flow are of: the one at i has label i+1.
+	topics []zone.Topic
 
 	dirty    bool          // volatile: listed in state.dirtyFlows
 	advanced chan struct{} // volatile: closed when the head moves; nil when nobody waits
@@ -32,7 +34,23 @@ type leg struct {
 	cursor  uint64
 	at      flow.Fingerprint // the origin's own, of the cursor; kept past trimming
 	parked  uint64           // dead-letter copies up to here were made
-	backlog int64            // bytes above the cursor
+	backlog int64            // bytes above the cursor that are to be sent
+	topics  []int64          // of these, by label of the topic; [0] = without a label
+	gap     numberSet        // numbers above the cursor that the origin has declared lost
+	skip    numberSet        // likewise, that a newer record of their key makes needless
+	given   given
+	// end is not 0 once the topology has no such destination in the channel: it is
+	// the last number that is for it. What it has not settled stays for its return,
+	// or until an operator withdraws it.
+	end uint64
+}
+
+// last returns the last number that is for the leg.
+func (l *leg) last(head uint64) uint64 {
+	if l.end > 0 {
+		return min(l.end, head)
+	}
+	return head
 }
 
 // head returns the highest number given.
@@ -106,8 +124,8 @@ func (s *state) flowOf(v record.View) *outFlow {
 }
 
 // flowEntry is the entry of a record in its flow.
-func flowEntry(e *commitlog.Entry, v record.View) queue.Entry {
-	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: v.HeaderChecksum()}
+func flowEntry(f *outFlow, e *commitlog.Entry, v record.View) queue.Entry {
+	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: v.HeaderChecksum(), Label: f.labelOf(v.Topic())}
 }
 
 // number gives the record the next number of its flow.
@@ -122,7 +140,8 @@ func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
 			return placement{}, err
 		}
 	}
-	i, err := f.index.Append(flowEntry(e, v))
+	entry := flowEntry(f, e, v)
+	i, err := f.index.Append(entry)
 	if err != nil {
 		return placement{}, err
 	}
@@ -132,7 +151,9 @@ func (s *state) number(e *commitlog.Entry, v record.View) (placement, error) {
 		f.forgetMarks()
 	}
 	for _, l := range f.legs {
-		l.backlog += int64(e.Size)
+		if l.end == 0 {
+			l.more(entry)
+		}
 	}
 	s.touchFlow(f)
 	return placement{ok: true, queue: int(v.Queue()), offset: n}, nil
@@ -192,39 +213,30 @@ func (f *outFlow) settle(key legKey, through uint64) error {
 	if l == nil || through <= l.cursor {
 		return nil
 	}
-	settled, err := f.bytesBetween(l.cursor, through)
-	if err != nil {
+	if err := f.settledBytes(l, through); err != nil {
 		return err
 	}
-	l.backlog -= settled
 	l.cursor = through
+	l.gap.dropThrough(through)
+	l.skip.dropThrough(through)
 	if at, ok := f.fingerprint(through); ok {
 		l.at = at
 	}
 	return nil
 }
 
-// bytesBetween adds up the sizes of the numbers above from, up to through.
-func (f *outFlow) bytesBetween(from, through uint64) (int64, error) {
-	if through-from == f.head()-from && len(f.legs) == 1 {
-		return f.legs[0].backlog, nil // the usual case: the leg has caught up
+// settledBytes takes what is settled up to through out of the leg's backlog.
+func (f *outFlow) settledBytes(l *leg, through uint64) error {
+	if through == f.head() { // the usual case: the leg has caught up
+		l.backlog = 0
+		clear(l.topics)
+		return nil
 	}
-	var sum int64
-	buf := make([]queue.Entry, min(through-from, 512))
-	for next := max(from, f.index.First()); next < through; {
-		n, err := f.index.Read(next, buf[:min(uint64(len(buf)), through-next)])
-		if err != nil {
-			return 0, err
+	return f.entries(numberRange{l.cursor + 1, through}, func(n uint64, e queue.Entry) {
+		if !l.gap.has(n) && !l.skip.has(n) {
+			l.less(e)
 		}
-		if n == 0 {
-			break
-		}
-		for _, e := range buf[:n] {
-			sum += int64(e.Size)
-		}
-		next += uint64(n)
-	}
-	return sum, nil
+	})
 }
 
 // flowOrder orders flows for snapshots and tables.

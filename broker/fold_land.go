@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
@@ -73,7 +74,7 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 	f.forget(env.OriginCursor)
 	if env.Outcome != record.OutcomeLanded {
 		f.addOutcome(flow.Outcome{First: env.Number, Through: env.Through, Outcome: env.Outcome, Reason: env.Reason})
-		return placement{ok: true}, nil
+		return placement{ok: true}, s.markChannel(e, env)
 	}
 	v, err := record.Parse(e.Record)
 	if err != nil {
@@ -81,6 +82,41 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 	}
 	f.last = flow.Fingerprint{Lineage: env.Lineage, Number: env.Number, Checksum: v.HeaderChecksum()}
 	return s.store1(e, v)
+}
+
+// markLabel marks the entries of a broadcast topic's queue that carry no record:
+// the landings of numbers that did not land. Readers of landings learn from them
+// what they will not get, and which holes are none.
+const markLabel = 1
+
+// markEntry is the entry of such a landing.
+func markEntry(e *commitlog.Entry) queue.Entry {
+	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Label: markLabel}
+}
+
+// markChannel puts a landing without a record into the queue of each topic of
+// its channel: whose numbers they were, nobody knows any more.
+func (s *state) markChannel(e *commitlog.Entry, env *record.Envelope) error {
+	for _, t := range s.channelTopics(env.Flow) {
+		if _, err := s.enqueue(t, 0, markEntry(e)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// channelTopics returns the topics here whose records have the flow's numbers.
+func (s *state) channelTopics(id record.FlowID) []*topic {
+	if !id.Channel {
+		return nil
+	}
+	var list []*topic
+	for _, name := range sortedKeys(s.topics) {
+		if t := s.topics[name]; t.broadcast && t.channel == id.Target {
+			list = append(list, t)
+		}
+	}
+	return list
 }
 
 // enter makes the lineage the present one.

@@ -3,6 +3,7 @@ package broker
 import (
 	"slices"
 
+	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
@@ -18,7 +19,9 @@ func (s *state) applyTopology(pos record.Position, body []byte) error {
 		return err
 	}
 	s.applyGroups(t)
-	s.applyChannels(t)
+	if err := s.applyChannels(t); err != nil {
+		return err
+	}
 	clear(s.owners)
 	for _, o := range t.owners {
 		s.owners[o.zone] = o.owned
@@ -35,7 +38,7 @@ func (s *state) applyTopics(pos record.Position, body *topologyBody) error {
 		if err != nil {
 			return err
 		}
-		t.declared, t.broadcast, t.retention = true, d.broadcast, d.retention
+		t.declared, t.broadcast, t.channel, t.retention = true, d.broadcast, d.channel, d.retention
 		if err := s.grow(t, d.queues); err != nil {
 			return err
 		}
@@ -71,8 +74,10 @@ func (s *state) applyGroups(body *topologyBody) {
 }
 
 // applyChannels adds and removes legs of channels. A leg that is new to a flow
-// with numbers begins at its head: its city knows of the gap from the numbers.
-func (s *state) applyChannels(body *topologyBody) {
+// with numbers begins at its head: its city knows of the gap from the numbers. A
+// leg that is no longer declared ends; it goes when there is nothing that it has
+// not settled, else it stays as it is.
+func (s *state) applyChannels(body *topologyBody) error {
 	clear(s.channels)
 	for _, c := range body.channels {
 		s.channels[c.name] = c.legs
@@ -82,13 +87,33 @@ func (s *state) applyChannels(body *topologyBody) {
 			continue
 		}
 		legs := s.channels[f.id.Target]
-		f.legs = slices.DeleteFunc(f.legs, func(l *leg) bool { return !slices.Contains(legs, l.key) })
+		f.legs = slices.DeleteFunc(f.legs, func(l *leg) bool {
+			if slices.Contains(legs, l.key) {
+				return false
+			}
+			l.end = l.last(f.head())
+			return l.cursor >= l.end
+		})
 		for _, key := range legs {
-			if f.leg(key) == nil {
+			switch l := f.leg(key); {
+			case l == nil:
 				f.legs = append(f.legs, &leg{key: key, cursor: f.head()})
 				s.counts.LegsAtHead++
+			case l.end > 0:
+				if err := f.resume(l); err != nil {
+					return err
+				}
 			}
 		}
 		s.touchFlow(f)
 	}
+	return nil
+}
+
+// resume goes on with a leg whose destination is declared again: what was
+// numbered meanwhile is for it, too.
+func (f *outFlow) resume(l *leg) error {
+	from := l.end + 1
+	l.end = 0
+	return f.entries(numberRange{from, f.head()}, func(_ uint64, e queue.Entry) { l.more(e) })
 }

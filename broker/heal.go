@@ -26,6 +26,7 @@ type healing struct {
 	count   map[uint64]uint64       // entries in the log
 	doubt   map[uint64]string       // why the count may be wrong
 	wrapped map[*topic]bool         // has records whose queue depends on how many there were
+	slots   []slot                  // of the entry at hand; its memory serves the next one
 }
 
 // slot is a place in an index.
@@ -140,37 +141,42 @@ func (h *healing) numbers() []uint64 {
 	return ids
 }
 
-// slotOf returns the index that the fold put an entry into; false when into none
-// that is still there.
-func (s *state) slotOf(e *commitlog.Entry) (slot, bool, error) {
+// slotsOf returns the indexes that the fold put an entry into, but for those that
+// are no longer there. dst gives the memory.
+func (s *state) slotsOf(e *commitlog.Entry, dst []slot) ([]slot, error) {
 	if e.Kind == commitlog.KindLanding {
 		if _, err := record.ParseEnvelope(e.Envelope, &s.envelope); err != nil {
-			return slot{}, false, err
+			return dst, err
 		}
 		if s.envelope.Outcome != record.OutcomeLanded {
-			return slot{}, false, nil
+			for _, t := range s.channelTopics(s.envelope.Flow) {
+				if e.Position >= t.first {
+					dst = append(dst, slot{index: t.queues[0].id, topic: t, entry: markEntry(e)})
+				}
+			}
+			return dst, nil
 		}
 	}
 	v, err := record.Parse(e.Record)
 	if err != nil {
-		return slot{}, false, err
+		return dst, err
 	}
 	switch {
 	case e.Kind == commitlog.KindLanding, v.Type() == record.TypeDeadLetter:
 	case v.Type() != record.TypeMessage:
-		return slot{}, false, nil
+		return dst, nil
 	case isOutgoing(v):
 		f := s.flowOf(v)
 		if f == nil {
-			return slot{}, false, fmt.Errorf("the snapshot has no flow for the record at %d", e.Position)
+			return dst, fmt.Errorf("the snapshot has no flow for the record at %d", e.Position)
 		}
-		return slot{index: f.ixID, entry: flowEntry(e, v)}, true, nil
+		return append(dst, slot{index: f.ixID, entry: flowEntry(f, e, v)}), nil
 	}
 	t := s.topics[zone.Topic(v.Topic())]
 	if t == nil || e.Position < t.first {
-		return slot{}, false, nil // of a topic that was dropped
+		return dst, nil // of a topic that was dropped
 	}
-	return slot{index: t.queues[t.place(int(v.Queue()))].id, topic: t, entry: queueEntry(e, v)}, true, nil
+	return append(dst, slot{index: t.queues[t.place(int(v.Queue()))].id, topic: t, entry: queueEntry(e, v)}), nil
 }
 
 // tally counts an entry, and notes what makes counts doubtful.
@@ -184,20 +190,30 @@ func (h *healing) tally(e commitlog.Entry) error {
 			return h.compare(e.Position, v.Body())
 		}
 	}
-	at, ok, err := h.s.slotOf(&e)
-	if err != nil || !ok {
-		return err
+	slots, err := h.s.slotsOf(&e, h.slots[:0])
+	h.slots = slots
+	for _, at := range slots {
+		h.count[at.index]++
+		if err == nil && at.topic != nil {
+			err = h.weigh(&e, at)
+		}
 	}
-	h.count[at.index]++
-	t := at.topic
-	if t == nil {
+	return err
+}
+
+// weigh notes what makes the count of a topic's queue doubtful.
+func (h *healing) weigh(e *commitlog.Entry, at slot) error {
+	t, c := at.topic, &h.s.counts
+	if at.entry.Label == markLabel {
+		if c.Refused > 0 {
+			h.doubt[at.index] = "the fold ignored repeated landings, which the log may still hold"
+		}
 		return nil
 	}
 	v, err := record.Parse(e.Record)
 	if err != nil {
 		return err
 	}
-	c := &h.s.counts
 	switch {
 	case t.deadLetter:
 		if v.Type() == record.TypeDeadLetter && c.RepeatedDead+c.VoidProgress > 0 {
@@ -225,7 +241,7 @@ func (h *healing) compare(pos record.Position, body []byte) error {
 		if t == nil || pos < t.first || !h.hurts(t) {
 			continue
 		}
-		if wanted(d.queues) != t.want || d.broadcast != t.broadcast || h.wrapped[t] {
+		if wanted(d.queues) != t.want || d.broadcast != t.broadcast || d.channel != t.channel || h.wrapped[t] {
 			return fmt.Errorf("the topology applied at %d changed the queues of topic %s", pos, t.name)
 		}
 	}
@@ -291,16 +307,18 @@ func (b *Broker) rewrite(ctx context.Context, end record.Position, h *healing) e
 	}
 	last := map[uint64]queue.Entry{}
 	err := b.log.Scan(ctx, b.log.Begin(), end, func(e commitlog.Entry) error {
-		at, ok, err := h.s.slotOf(&e)
-		ix := h.damaged[at.index]
-		if err != nil || !ok || ix == nil {
-			return err
+		slots, err := h.s.slotsOf(&e, h.slots[:0])
+		h.slots = slots
+		for _, at := range slots {
+			ix := h.damaged[at.index]
+			switch {
+			case err != nil || ix == nil:
+			case ix.Next()+1 == h.next[at.index]:
+				last[at.index] = at.entry
+			default:
+				_, err = ix.Append(at.entry)
+			}
 		}
-		if ix.Next()+1 == h.next[at.index] {
-			last[at.index] = at.entry
-			return nil
-		}
-		_, err = ix.Append(at.entry)
 		return err
 	})
 	if err == nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // metrics are the broker's instruments. Names end in the unit's word where
@@ -18,7 +19,7 @@ import (
 type metrics struct {
 	publishes, publishFailures                 metric.Int64Counter
 	deliveries, acks, dead, trimmed, damaged   metric.Int64Counter
-	healed                                     metric.Int64Counter
+	healed, refusedBudget                      metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
@@ -50,6 +51,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		trimmed:          counter("mqrouter.broker.trimmed_unread", "messages that were trimmed before an undeclared group had read them"),
 		damaged:          counter("mqrouter.broker.unreadable", "tries to read a message that failed; each damaged message is tried every second while a group wants it"),
 		healed:           counter("mqrouter.broker.indexes.rebuilt", "lost or damaged indexes that were made anew from the log at the start"),
+		refusedBudget:    counter("mqrouter.broker.publish.over_budget", "publishes refused since a destination holds back as much as the topic allows"),
 		landings:         counter("mqrouter.broker.landings", "records landed or parked for other groups"),
 		outcomes:         counter("mqrouter.broker.outcomes", "numbers that destinations settled without landing them"),
 		progressFailures: counter("mqrouter.broker.progress.failures", "progress records that could not be appended and are tried again"),
@@ -105,6 +107,10 @@ func (x *metrics) publishFailed(ctx context.Context, n int) {
 	x.publishFailures.Add(ctx, int64(n))
 }
 
+func (x *metrics) budgetRefused(t zone.Topic) {
+	x.refusedBudget.Add(context.Background(), 1, metric.WithAttributes(attribute.String("topic", string(t))))
+}
+
 func (x *metrics) received(n int) {
 	if n > 0 {
 		x.deliveries.Add(context.Background(), int64(n))
@@ -128,7 +134,7 @@ func (x *metrics) outcome(o flow.Outcome) {
 		return
 	}
 	reason := int(o.Reason)
-	if o.Reason > record.ReasonUnsupported {
+	if !o.Reason.Known() {
 		reason = -1
 	}
 	x.outcomes.Add(context.Background(), int64(o.Through-o.First+1),

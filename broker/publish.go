@@ -10,7 +10,6 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
-	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -41,8 +40,14 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 	for i := range msgs {
 		out[i] = PublishResult{Offset: -1}
 		out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)
-		if out[i].Err == nil {
+		if out[i].Err != nil && KindOf(out[i].Err) == KindBudget && b.makeRoom(ctx, msgs[i].Topic) {
+			out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)
+		}
+		switch {
+		case out[i].Err == nil:
 			p.which = append(p.which, i)
+		case KindOf(out[i].Err) == KindBudget:
+			b.metrics.budgetRefused(msgs[i].Topic.Name)
 		}
 	}
 	if len(p.which) == 0 {
@@ -261,24 +266,4 @@ func properties(list []record.Property, m map[string]string) []record.Property {
 		slices.SortFunc(list, func(a, b record.Property) int { return cmp.Compare(a.Key, b.Key) })
 	}
 	return list
-}
-
-// checkBudget refuses a record for a flow of which some destination holds back
-// as much as the topic allows.
-func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
-	budget := policy.Budget{Limit: t.Budget}
-	id := record.FlowID{Origin: b.self, Incarnation: b.log.Incarnation(), Target: r.Target, Channel: r.Channel, Class: r.Class, Lane: r.Lane}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	f := b.state.out[id]
-	if f == nil {
-		return nil
-	}
-	for _, l := range f.legs {
-		if !budget.Admits(l.backlog) {
-			return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
-				Text: fmt.Sprintf("%s %s has %d bytes of backlog; the topic allows %d", r.Target, l.key.city, l.backlog, t.Budget)}
-		}
-	}
-	return nil
 }

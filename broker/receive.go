@@ -145,7 +145,7 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
-	if !t.r.Filter.All && !slices.Contains(t.hashes, e.Hash) {
+	if e.Label == markLabel || (!t.r.Filter.All && !slices.Contains(t.hashes, e.Hash)) {
 		return consumer.Skip
 	}
 	v, err := t.b.readRecord(e)

@@ -95,8 +95,8 @@ func (b *Broker) needs() (snapshots record.Position, legs []need, subs []subNeed
 	defer b.mu.RUnlock()
 	for _, f := range b.state.out {
 		for _, l := range f.legs {
-			if l.cursor < f.head() {
-				legs = append(legs, need{f.index, l.cursor})
+			if n := l.firstPending(l.last(f.head())); n <= l.last(f.head()) {
+				legs = append(legs, need{f.index, n - 1})
 			}
 		}
 	}

@@ -17,17 +17,18 @@ import (
 // The bytes of a snapshot. Integers marked u16, u32 and u64 are little endian,
 // the others unsigned varints; str, n and flow are as in control.go.
 //
-//	magic "MQSNAP\r\n" | version u16 = 1 | CRC32C of what follows u32 |
+//	magic "MQSNAP\r\n" | version u16 = 2 | CRC32C of what follows u32 |
 //	group str, incarnation u64, position, epoch, lineage u64, next index |
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
 //	n channels: name str, n legs: city str, group str |
 //	n zones: name str, owned u64 |
-//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), want,
+//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), channel str, want,
 //	          retention ms, n queues: index, next |
 //	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache) |
-//	n flows out: flow, index, next, n marks: epoch, id u64, first,
-//	          n legs: city str, group str, cursor, fingerprint, parked, backlog |
+//	n flows out: flow, index, next, n marks: epoch, id u64, first, n topics: name str,
+//	          n legs: city str, group str, cursor, fingerprint, parked, n backlogs by label,
+//	          end, lost, lost bytes, compacted, lost through, gap ranges, skip ranges (as in TypeGiveUp) |
 //	n flows in: flow, settled, fingerprint, sealed u8, orphans,
 //	          n lineages: id u64, epoch, last, n outcomes: first, through, outcome u8, reason |
 //	progress: the snapshot of package consumer
@@ -36,7 +37,7 @@ import (
 // equal bytes.
 const (
 	snapshotMagic   = "MQSNAP\r\n"
-	snapshotVersion = 1
+	snapshotVersion = 2
 	snapshotHead    = len(snapshotMagic) + 2 + 4
 )
 
@@ -60,7 +61,7 @@ func (e *SnapshotError) Error() string {
 func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
-	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics}
+	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -122,6 +123,7 @@ func (s *state) encodeTopics(e *encoder) {
 		e.str(string(name))
 		e.u64(uint64(t.first))
 		e.byte(flagIf(t.declared, 1) | flagIf(t.deadLetter, 2) | flagIf(t.broadcast, 4))
+		e.str(t.channel)
 		e.uint(uint64(t.want))
 		e.uint(uint64(t.retention / time.Millisecond))
 		e.uint(uint64(len(t.queues)))
@@ -184,16 +186,34 @@ func (s *state) encodeOut(e *encoder) {
 			e.u64(uint64(m.ID))
 			e.uint(m.First)
 		}
+		e.uint(uint64(len(f.topics)))
+		for _, t := range f.topics {
+			e.str(string(t))
+		}
 		e.uint(uint64(len(f.legs)))
 		for _, l := range f.legs {
-			e.str(string(l.key.city))
-			e.str(string(l.key.group))
-			e.uint(l.cursor)
-			e.fingerprint(l.at)
-			e.uint(l.parked)
-			e.uint(uint64(max(l.backlog, 0)))
+			e.leg(l)
 		}
 	}
+}
+
+func (e *encoder) leg(l *leg) {
+	e.str(string(l.key.city))
+	e.str(string(l.key.group))
+	e.uint(l.cursor)
+	e.fingerprint(l.at)
+	e.uint(l.parked)
+	e.uint(uint64(len(l.topics)))
+	for _, n := range l.topics {
+		e.uint(uint64(n))
+	}
+	e.uint(l.end)
+	e.uint(l.given.Lost)
+	e.uint(l.given.LostBytes)
+	e.uint(l.given.Compacted)
+	e.uint(l.gap.full)
+	e.ranges(l.gap.ranges())
+	e.ranges(l.skip.ranges())
 }
 
 func (s *state) encodeIn(e *encoder) {

@@ -54,6 +54,7 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 		t := &topic{name: zone.Topic(d.str()), first: record.Position(d.u64())}
 		flags := d.byte()
 		t.declared, t.deadLetter, t.broadcast = flags&1 != 0, flags&2 != 0, flags&4 != 0
+		t.channel = d.str()
 		t.want = int(d.uint())
 		t.retention = time.Duration(d.uint()) * time.Millisecond
 		for range d.count() {
@@ -88,13 +89,44 @@ func (s *state) decodeOut(d *decoder, c *cuts) {
 			f.marks = append(f.marks, flow.Mark{Epoch: d.uint(), ID: record.LineageID(d.u64()), First: d.uint()})
 		}
 		for range d.count() {
-			f.legs = append(f.legs, &leg{
-				key:    legKey{zone.City(d.str()), zone.Group(d.str())},
-				cursor: d.uint(), at: d.fingerprint(), parked: d.uint(), backlog: int64(d.uint()),
-			})
+			f.topics = append(f.topics, zone.Topic(d.str()))
+		}
+		if len(f.topics) > maxLabels {
+			d.bad = true
+			return
+		}
+		for range d.count() {
+			f.legs = append(f.legs, d.leg(f.seen))
 		}
 		s.out[f.id] = f
 	}
+}
+
+// leg reads a leg of a flow with the head.
+func (d *decoder) leg(head uint64) *leg {
+	l := &leg{key: legKey{zone.City(d.str()), zone.Group(d.str())}, cursor: d.uint(), at: d.fingerprint(), parked: d.uint()}
+	n := d.count()
+	if n > maxLabels+1 {
+		d.bad = true
+		return l
+	}
+	for range n {
+		l.topics = append(l.topics, int64(d.uint()))
+		l.backlog += l.topics[len(l.topics)-1]
+	}
+	l.end = d.uint()
+	l.given = given{Lost: d.uint(), LostBytes: d.uint(), Compacted: d.uint()}
+	l.gap.full = d.uint()
+	for _, set := range []*numberSet{&l.gap, &l.skip} {
+		for _, r := range d.ranges() {
+			if r.through > head || r.first <= l.cursor || r.len() > maxNumbers-set.count {
+				d.bad = true
+				return l
+			}
+			set.addRange(r)
+		}
+	}
+	return l
 }
 
 func (s *state) decodeIn(d *decoder) {

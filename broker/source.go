@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/queue"
@@ -26,7 +25,7 @@ func (b *Broker) Legs() []flow.Leg {
 	var legs []flow.Leg
 	for id, f := range b.state.out {
 		for _, l := range f.legs {
-			if l.cursor < f.head() {
+			if l.end == 0 && l.cursor < f.head() {
 				if leg, ok := liveLeg(topo, id, l.key); ok {
 					legs = append(legs, leg)
 				}
@@ -50,12 +49,14 @@ func liveLeg(t *zone.Topology, id record.FlowID, key legKey) (flow.Leg, bool) {
 func (b *Broker) LegsChanged() <-chan struct{} { return b.legKick }
 
 // Origin implements flow.Source.
-func (b *Broker) Origin(id record.FlowID) (flow.OriginState, bool) {
+func (b *Broker) Origin(id record.FlowID) (st flow.OriginState, ok bool) {
 	begin := b.log.Begin()
-	st, index := b.origin(id)
+	st, index, told := b.origin(id)
 	if index == nil {
 		return st, false
 	}
+	// What was given up is told with its own reason, although it is trimmed.
+	defer func() { st.Oldest = min(st.Oldest, told) }()
 	// Outside the lock: a destination that is far behind must not have the fold
 	// wait for a disk.
 	if e, err := index.Get(index.First()); err == nil && e.Position >= begin {
@@ -67,14 +68,14 @@ func (b *Broker) Origin(id record.FlowID) (flow.OriginState, bool) {
 	return st, true
 }
 
-// origin returns what the fold knows of a flow, and its index; nil when there is
-// no such flow.
-func (b *Broker) origin(id record.FlowID) (flow.OriginState, *queue.Index) {
+// origin returns what the fold knows of a flow, its index, nil when there is no
+// such flow, and the lowest number that was given up and is not told yet.
+func (b *Broker) origin(id record.FlowID) (flow.OriginState, *queue.Index, uint64) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	f := b.state.out[id]
 	if f == nil {
-		return flow.OriginState{}, nil
+		return flow.OriginState{}, nil, 0
 	}
 	st := flow.OriginState{Head: f.head(), Oldest: f.oldest()}
 	st.Lineage = append(st.Lineage, f.marks...)
@@ -83,7 +84,13 @@ func (b *Broker) origin(id record.FlowID) (flow.OriginState, *queue.Index) {
 	if n := len(st.Lineage); n == 0 || st.Lineage[n-1].ID != b.state.lineage {
 		st.Lineage = append(st.Lineage, b.state.mark(f.head()+1))
 	}
-	return st, f.index
+	told := st.Head + 1
+	for _, l := range f.legs {
+		if l.gives() {
+			told = min(told, l.cursor+1)
+		}
+	}
+	return st, f.index, told
 }
 
 // Cursor implements flow.Source.
@@ -123,60 +130,6 @@ func (b *Broker) Wait(id record.FlowID, number uint64) <-chan struct{} {
 		f.advanced = make(chan struct{})
 	}
 	return f.advanced
-}
-
-// Read implements flow.Source.
-func (b *Broker) Read(leg flow.Leg, from uint64, count, bytes int, dst []flow.Item) ([]flow.Item, error) {
-	entries, err := b.flowEntries(leg.Flow, from, count)
-	if err != nil {
-		return dst, err
-	}
-	size := 0
-	for i, e := range entries {
-		if i > 0 && size+int(e.Size) > bytes {
-			break
-		}
-		v, err := b.readRecord(e)
-		if errors.Is(err, commitlog.ErrTrimmed) {
-			err = fmt.Errorf("%w: %w", flow.ErrTrimmed, err)
-		}
-		if err != nil {
-			if i > 0 {
-				break // what was read is of use; the next call meets the fault
-			}
-			return dst, err
-		}
-		item := flow.Item{Number: from + uint64(i), Record: v.Bytes()}
-		if !v.MayEnter(leg.City) {
-			item.Record, item.Skip = nil, true
-		}
-		size += int(e.Size)
-		dst = append(dst, item)
-	}
-	return dst, nil
-}
-
-// flowEntries returns index entries of one lineage from the number on.
-func (b *Broker) flowEntries(id record.FlowID, from uint64, count int) ([]queue.Entry, error) {
-	b.mu.RLock()
-	f := b.state.out[id]
-	if f == nil || from == 0 || from > f.head() {
-		b.mu.RUnlock()
-		return nil, nil
-	}
-	_, until := f.lineageOf(from)
-	index := f.index
-	b.mu.RUnlock()
-	// Outside the lock: see Origin.
-	entries := make([]queue.Entry, min(uint64(max(count, 1)), until-from))
-	n, err := index.Read(from-1, entries)
-	switch {
-	case n > 0:
-		return entries[:n], nil
-	case err != nil && from <= index.First():
-		return nil, flow.ErrTrimmed
-	}
-	return nil, err
 }
 
 // Settle implements flow.Source. Copies of parked and moved records are durable
@@ -226,7 +179,8 @@ type copier struct {
 func (c *copier) all(ctx context.Context, cursor uint64, s flow.Settlement) error {
 	for _, o := range s.Outcomes {
 		c.b.metrics.outcome(o)
-		if o.Outcome != record.OutcomeSkipped && o.Outcome != record.OutcomeLanded {
+		told := o.Outcome == record.OutcomeGap && o.Reason == record.ReasonBudget // by the decision
+		if o.Outcome != record.OutcomeSkipped && o.Outcome != record.OutcomeLanded && !told {
 			c.b.logger.Warn("records settled without landing", "group", string(c.leg.Group), "city", string(c.leg.City),
 				"flow", c.leg.Flow.Target, "seq", o.First, "through", o.Through, "outcome", int(o.Outcome), "reason", int(o.Reason))
 		}
@@ -268,14 +222,14 @@ func (c *copier) flush(ctx context.Context, through uint64) error {
 // parkedCopy is false when the record is no longer readable, trimmed or damaged:
 // nothing can be kept of it then but the count.
 func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commitlog.Entry, bool, error) {
-	list, err := b.flowEntries(leg.Flow, number, 1)
-	if errors.Is(err, flow.ErrTrimmed) || (err == nil && len(list) == 0) {
+	entry, ok, err := b.entryOf(leg.Flow, number)
+	if errors.Is(err, flow.ErrTrimmed) || (err == nil && !ok) {
 		return commitlog.Entry{}, false, nil
 	}
 	if err != nil {
 		return commitlog.Entry{}, false, err
 	}
-	v, err := b.readRecord(list[0])
+	v, err := b.readRecord(entry)
 	var corrupt *commitlog.CorruptError
 	if errors.As(err, &corrupt) {
 		b.logger.Error("parked record cannot be copied", "flow", leg.Flow.Target, "seq", number, "err", err)

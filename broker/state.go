@@ -70,6 +70,7 @@ type counts struct {
 	RepeatedDead  uint64 // dead-letter copies ignored because the first one counted
 	LegsAtHead    uint64 // legs of channels that began with a gap
 	DroppedTopics uint64
+	Withdrawn     uint64 // numbers that operators gave up for destinations that will not come back
 }
 
 // topic is a topic as the fold knows it.
@@ -79,7 +80,8 @@ type topic struct {
 	declared   bool            // by the last topology
 	deadLetter bool
 	broadcast  bool
-	want       int // queues that new records are spread over
+	channel    string // of a broadcast topic: whose numbers its records have
+	want       int    // queues that new records are spread over
 	retention  time.Duration
 	queues     []*topicQueue
 

@@ -63,6 +63,37 @@ type OutgoingStatus struct {
 	Head, Cursor uint64
 	BacklogBytes int64
 	Oldest       time.Duration // age of the oldest unsettled record; 0 = none
+
+	// Removed: the topology has no such destination any more. What it has not
+	// settled is kept for its return, until an operator withdraws it.
+	Removed   bool
+	Lost      uint64 // numbers that the origin has declared lost for it, ever
+	LostBytes uint64
+	Untold    uint64 // of these: not yet settled as lost by the destination
+	Compacted uint64 // numbers left out since newer records of their keys follow, ever
+	Topics    []TopicBacklog
+}
+
+// TopicBacklog is what one destination holds back of a topic.
+type TopicBacklog struct {
+	Topic zone.Topic
+	Bytes int64 // in this lane
+	Held  int64 // in all lanes of the flow, which is what the budget bounds
+	Limit int64 // the topic's budget; 0 = the topology has no such topic any more
+	End   zone.BudgetEnd
+}
+
+// topicBacklogs lists what the leg holds back, by topic.
+func (s *state) topicBacklogs(topo *zone.Topology, f *outFlow, l *leg, lanes int) []TopicBacklog {
+	var list []TopicBacklog
+	for i, name := range f.topics {
+		tb := TopicBacklog{Topic: name, Bytes: l.topicBacklog(uint8(i + 1)), Held: s.heldBack(f, l, name, lanes)}
+		if t := topo.FindTopic(name); t != nil {
+			tb.Limit, tb.End = t.Budget, t.AtBudget
+		}
+		list = append(list, tb)
+	}
+	return list
 }
 
 // IncomingStatus is a flow that ends here.
@@ -133,12 +164,14 @@ func (b *Broker) fillStatus(st *Status) []need {
 	for _, id := range sortedFlows(s.out) {
 		f := s.out[id]
 		for _, l := range f.legs {
-			leg, _ := liveLeg(topo, id, l.key)
+			leg, live := liveLeg(topo, id, l.key)
 			st.Outgoing = append(st.Outgoing, OutgoingStatus{
-				Flow: id, City: leg.City, Group: l.key.group, Head: f.head(), Cursor: l.cursor, BacklogBytes: l.backlog,
+				Flow: id, City: leg.City, Group: l.key.group, Head: l.last(f.head()), Cursor: l.cursor, BacklogBytes: l.backlog,
+				Removed: !live || l.end > 0, Lost: l.given.Lost, LostBytes: l.given.LostBytes, Untold: l.untold(), Compacted: l.given.Compacted,
+				Topics: s.topicBacklogs(topo, f, l, b.log.Lanes()),
 			})
-			n := need{f.index, l.cursor}
-			if l.cursor >= f.head() {
+			n := need{f.index, l.firstPending(l.last(f.head())) - 1}
+			if n.from >= l.last(f.head()) {
 				n.index = nil
 			}
 			oldest = append(oldest, n)

@@ -23,7 +23,7 @@ func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 		if topic.Route.Kind == zone.RouteBroadcastZone {
 			list = append(list, fmt.Sprintf("topic %s: route %s", topic.Name, topic.Route))
 		}
-		if topic.AtBudget != 0 && topic.AtBudget != zone.BudgetRefuse {
+		if topic.AtBudget == zone.BudgetCompact {
 			list = append(list, fmt.Sprintf("topic %s: at_budget: %s", topic.Name, topic.AtBudget))
 		}
 	}
@@ -107,5 +107,6 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 	b.view.Store(v)
 	b.refreshHands()
 	poke(b.legKick)
+	poke(b.overKick)
 	return nil
 }

@@ -24,7 +24,6 @@ func TestTopologyEpochsAreObeyed(t *testing.T) {
 		"shards move":     {sample(t, e3[0], e3[1], "rz02: 20-39", "rz02: 20-38", "rz03: 40-59", "rz03: 39-59"), KindUnsupported},
 		"slots move":      {sample(t, e3[0], e3[1], "slots: 0-511", "slots: 0-510", "slots: 512-1023", "slots: 511-1023"), KindUnsupported},
 		"broadcast: zone": {sample(t, e3[0], e3[1], "route: {broadcast: city}", "route: {broadcast: zone}"), KindUnsupported},
-		"gap":             {sample(t, e3[0], e3[1], "at_budget: refuse", "at_budget: gap"), KindUnsupported},
 	} {
 		if err := s.ApplyTopology(t.Context(), c.topo); KindOf(err) != c.kind {
 			t.Errorf("%s: %v, want %s", name, err, c.kind)

@@ -50,9 +50,11 @@ func (v *view) body() *topologyBody {
 	body := &topologyBody{epoch: t.Epoch, digest: t.Digest}
 	for _, info := range t.Topics {
 		if v.topics[info.Name].lands {
-			body.topics = append(body.topics, topicBody{
-				name: info.Name, queues: info.Queues, retention: info.Retention, broadcast: info.Channel != nil,
-			})
+			tb := topicBody{name: info.Name, queues: info.Queues, retention: info.Retention, broadcast: info.Channel != nil}
+			if info.Channel != nil {
+				tb.channel = string(info.Channel.Name)
+			}
+			body.topics = append(body.topics, tb)
 		}
 	}
 	for _, g := range t.Groups {

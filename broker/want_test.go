@@ -79,6 +79,30 @@ func (r *wantReader) read(n int) []string {
 	return ids
 }
 
+// envelope returns the envelope of the next landing and ignores those that came
+// with it.
+func (r *wantReader) envelope() record.Envelope {
+	r.t.Helper()
+	f, err := r.s.Recv(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l, err := wire.ParseLanded(f.Payload)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	env, _, err := wire.NextItem(l.Data)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var e record.Envelope
+	if _, err := record.ParseEnvelope(env, &e); err != nil {
+		r.t.Fatal(err)
+	}
+	r.next += uint64(l.Count)
+	return e
+}
+
 func (r *wantReader) applied(offset uint64, c wire.Credit) {
 	r.t.Helper()
 	a := wire.Applied{Offset: offset, Credit: c}

@@ -45,7 +45,8 @@
 //	 24  name of the index (at most 400 bytes), then zeros
 //	508  CRC32C of bytes 0 to 507
 //	entry of number n at 512 + 20 * (n - first)
-//	  0  position u64
+//	  0  position, 7 bytes
+//	  7  label u8, the owner's own
 //	  8  size u32, never 0: a hole that a crash left in a file is told by it
 //	 12  hash u32
 //	 16  CRC32C of bytes 0 to 15 and the number n (u64)

@@ -11,9 +11,14 @@ type Entry struct {
 	Position record.Position // of the record's frame in the log
 	Size     uint32          // bytes of that frame; never 0
 	Hash     uint32          // hash of the tag; 0 when the record has none
+	Label    uint8           // the owner's own; 0 = none
 }
 
-// chunkEntries is how many entries are allocated at once: 4 KiB, so that
+// MaxPosition is the highest position that an entry can name: in files its
+// uppermost byte holds the label.
+const MaxPosition = record.Position(1)<<labelShift - 1
+
+// chunkEntries is how many entries are allocated at once: 6 KiB, so that
 // thousands of idle queues stay cheap and one append in 256 allocates.
 const chunkEntries = 256
 
@@ -74,9 +79,9 @@ func (x *Index) Next() uint64 { return x.next.Load() }
 // Options.TailEntries are unflushed. That a flush was refused (disk full) is
 // no error of Append: memory then grows until a later Flush succeeds, at most
 // by what the log accepts meanwhile. Errors: *OrderError when the position
-// does not ascend or the size is 0, ErrNotRecovered, ErrClosed. Writer only.
+// does not ascend or is above MaxPosition, or the size is 0, ErrNotRecovered, ErrClosed. Writer only.
 func (x *Index) Append(e Entry) (uint64, error) {
-	if e.Size == 0 || (x.begun && e.Position <= x.last) {
+	if e.Size == 0 || e.Position > MaxPosition || (x.begun && e.Position <= x.last) {
 		return 0, &OrderError{Name: x.name, Last: x.last, Got: e}
 	}
 	if x.current == nil || x.fill == chunkEntries || !x.waiting {

@@ -15,6 +15,7 @@ import (
 const (
 	headerSize = 512
 	entrySize  = 20
+	labelShift = 56  // bits of an entry's position below its label
 	maxName    = 400 // longest name of an index: its place in the header
 
 	offVersion = 8
@@ -87,7 +88,7 @@ func parseHeader(h []byte) (name string, first uint64, reason string) {
 // putEntry writes the entry of a number.
 func putEntry(b []byte, number uint64, e Entry) {
 	_ = b[entrySize-1]
-	binary.LittleEndian.PutUint64(b, uint64(e.Position))
+	binary.LittleEndian.PutUint64(b, uint64(e.Position)|uint64(e.Label)<<labelShift)
 	binary.LittleEndian.PutUint32(b[8:], e.Size)
 	binary.LittleEndian.PutUint32(b[12:], e.Hash)
 	binary.LittleEndian.PutUint32(b[16:], entrySum(b, number))
@@ -97,8 +98,10 @@ func putEntry(b []byte, number uint64, e Entry) {
 // what was written for that number.
 func getEntry(b []byte, number uint64) (e Entry, ok bool) {
 	_ = b[entrySize-1]
+	at := binary.LittleEndian.Uint64(b)
 	e = Entry{
-		Position: record.Position(binary.LittleEndian.Uint64(b)),
+		Position: record.Position(at & uint64(MaxPosition)),
+		Label:    uint8(at >> labelShift),
 		Size:     binary.LittleEndian.Uint32(b[8:]),
 		Hash:     binary.LittleEndian.Uint32(b[12:]),
 	}

@@ -17,7 +17,7 @@ type Options struct {
 	FS             disk.FS
 	Dir            string // made when it does not exist; nobody else writes there
 	SegmentEntries int    // entries in a segment; 0 means 1 << 18 (4 MiB)
-	TailEntries    int    // unflushed entries at which an index flushes itself, and about what it keeps in memory; 0 means 1024 (16 KiB)
+	TailEntries    int    // unflushed entries at which an index flushes itself, and about what it keeps in memory; 0 means 1024 (24 KiB)
 	MaxOpenFiles   int    // descriptors kept open; 0 means 512
 }
 

@@ -167,7 +167,7 @@ func TestHeaderBytesNeverChange(t *testing.T) {
 		}
 	}
 	var b [entrySize]byte
-	wrote := Entry{Position: 0x0102030405060708, Size: 0x11121314, Hash: 0x21222324}
+	wrote := Entry{Position: 0x02030405060708, Label: 1, Size: 0x11121314, Hash: 0x21222324}
 	putEntry(b[:], 77, wrote)
 	if got := fmt.Sprintf("%x", b); got != "08070605040302011413121124232221"+entryGolden {
 		t.Errorf("entry is %s", got)

@@ -85,6 +85,20 @@ type Flow struct {
 	Held         string        `json:"held,omitempty"`
 	Progress     time.Time     `json:"progress,omitzero"` // last confirmed progress
 	Session      string        `json:"session,omitempty"`
+
+	Removed   bool     `json:"removed,omitempty"`   // the topology has no such destination any more
+	Lost      uint64   `json:"lost,omitempty"`      // records that the origin has declared lost for it, ever
+	Untold    uint64   `json:"untold,omitempty"`    // of these: the destination has not heard of them yet
+	Compacted uint64   `json:"compacted,omitempty"` // records left out since newer ones of their keys follow, ever
+	Budgets   []Budget `json:"budgets,omitempty"`
+}
+
+// Budget is what a flow's destination holds back of one topic.
+type Budget struct {
+	Topic string `json:"topic"`
+	Held  int64  `json:"held"`  // bytes, in all lanes
+	Limit int64  `json:"limit"` // bytes; 0 = the topic is no longer declared
+	End   string `json:"end"`   // refuse, gap or compact: what happens at the limit
 }
 
 // Inbound describes a flow at its destination.

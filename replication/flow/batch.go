@@ -13,19 +13,21 @@ import (
 // a residency, or numbers that are not for this leg.
 type run struct {
 	items     []Item
-	skip      bool
-	residency []zone.City // of the records; nil = all
-	raw       int         // data bytes of the records
+	skip      bool          // numbers without records
+	gap       bool          // they are lost
+	reason    record.Reason // why they are not sent
+	residency []zone.City   // of the records; nil = all
+	raw       int           // data bytes of the records
 }
 
 // cut takes the first run of items that has at most limit data bytes. The run
 // of a first record that is larger alone has that record. old is the residency
 // of the run before, used again when it is the same.
 func cut(items []Item, limit int, old []zone.City) run {
-	r := run{skip: items[0].Skip}
+	r := run{skip: items[0].Skip, gap: items[0].Gap, reason: items[0].Reason}
 	for i := range items {
 		it := &items[i]
-		if it.Skip != r.skip {
+		if it.Skip != r.skip || it.Gap != r.gap || it.Reason != r.reason {
 			break
 		}
 		if r.skip {

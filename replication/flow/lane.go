@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -43,6 +44,7 @@ type lane struct {
 	sealC     chan struct{}      // capacity 1: somebody waits for a seal
 	failed    wire.Code          // of the last failure that was logged
 	failedAt  time.Time          // when that was
+	gaps      loglimit.Limit     // lines about numbers that were declared lost
 
 	s         sender
 	thrift    thrift

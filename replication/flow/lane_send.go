@@ -104,9 +104,9 @@ func (l *lane) sendItems(ctx context.Context, c *conn, items []Item, bytes int) 
 		if sentAny && r.raw > bytes {
 			return true, nil // the next round gives it a frame of its own
 		}
-		last := r.items[len(r.items)-1].Number
+		last := r.items[len(r.items)-1].last()
 		if r.skip {
-			err = l.sendRange(ctx, c, wire.TypeSkip, last, record.ReasonExcluded)
+			err = l.sendSkipped(ctx, c, &r, last)
 		} else {
 			l.residency = r.residency
 			err = l.sendBatch(ctx, c, &r)
@@ -115,6 +115,9 @@ func (l *lane) sendItems(ctx context.Context, c *conn, items []Item, bytes int) 
 			return false, err
 		}
 		sentAny = true
+		if l.s.next <= last {
+			return true, nil // the credit ended inside a range
+		}
 		bytes -= r.raw
 		items = items[len(r.items):]
 		if bytes <= 0 {
@@ -195,6 +198,25 @@ func (l *lane) sendGap(ctx context.Context, c *conn) error {
 	l.log.Warn("numbers are trimmed, telling the destination of a gap", "first", l.s.next, "through", through)
 	l.met.gap(through - l.s.next + 1)
 	return l.sendRange(ctx, c, wire.TypeGap, through, record.ReasonTrimmed)
+}
+
+// sendSkipped settles numbers whose records this destination does not get, as far
+// as the credit goes.
+func (l *lane) sendSkipped(ctx context.Context, c *conn, r *run, last uint64) error {
+	last = min(last, l.s.credit.Number)
+	reason := r.reason
+	if reason == record.ReasonNone {
+		reason = record.ReasonExcluded
+	}
+	if !r.gap {
+		return l.sendRange(ctx, c, wire.TypeSkip, last, reason)
+	}
+	if missed, ok := l.gaps.Allow(time.Now()); ok {
+		l.log.Warn("numbers were declared lost, telling the destination of a gap",
+			"first", l.s.next, "through", last, "reason", int(reason), "suppressed", missed)
+	}
+	l.met.gap(last - l.s.next + 1)
+	return l.sendRange(ctx, c, wire.TypeGap, last, reason)
 }
 
 // sendRange settles the numbers from the next one to through without records.

@@ -11,6 +11,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -149,7 +150,7 @@ func (o *Outbox) newLane(leg Leg) *lane {
 	l := &lane{
 		o: o, leg: leg, src: o.src, lim: &o.lim, met: o.met.leg(leg), near: leg.City == o.city,
 		rng: rand.New(rand.NewPCG(o.rng.Uint64(), o.rng.Uint64())), path: []zone.City{o.city},
-		back: backoff{max: o.lim.MaxBackoff}, sealC: make(chan struct{}, 1),
+		back: backoff{max: o.lim.MaxBackoff}, sealC: make(chan struct{}, 1), gaps: loglimit.Limit{Lines: 5, Window: repeatLog},
 		log: o.log.With("group", string(leg.Group), "city", string(leg.City), "flow", FlowName(leg.Flow)),
 	}
 	l.status = LegStatus{Leg: leg, State: StateOpening, Since: time.Now()}

@@ -59,8 +59,17 @@ type Settlement struct {
 type Item struct {
 	Number uint64
 	Record []byte // encoded record; must not be changed; valid until the item is dropped
-	Skip   bool   // the number is not for this leg (city excluded by residency); Record is nil
+	// Skip: the number is not sent to this leg, and Record is nil. Then Through,
+	// unless it is 0, is the last of a range of such numbers, Reason says why, and
+	// Gap that they are declared lost.
+	Skip    bool
+	Gap     bool
+	Reason  record.Reason
+	Through uint64
 }
+
+// last returns the last number of the item.
+func (it *Item) last() uint64 { return max(it.Number, it.Through) }
 
 // Source is the origin's end as the sender sees it. Package broker implements
 // it. Methods are safe for concurrent use; none but Settle blocks on the disk
@@ -83,7 +92,8 @@ type Source interface {
 	FingerprintAt(id record.FlowID, number uint64) (f Fingerprint, ok bool)
 	// Read appends to dst the records from the number on, in order and without
 	// holes, all of one lineage, until count, bytes or the head is reached. At
-	// least one item is returned when from <= Head. ErrTrimmed when from < Oldest.
+	// least one item is returned when from <= Head; a range of numbers without
+	// records may go beyond count. ErrTrimmed when from < Oldest.
 	Read(leg Leg, from uint64, count, bytes int, dst []Item) ([]Item, error)
 	// Wait returns a channel that is closed when the flow's head passes number.
 	Wait(id record.FlowID, number uint64) <-chan struct{}

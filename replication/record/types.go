@@ -35,6 +35,7 @@ const (
 	TypeProgress                        // consumer progress ranges and retries
 	TypeDeadLetter                      // a message copied to a dead-letter topic; Cause says what it settles
 	TypeSeal                            // destination side: a flow is sealed
+	TypeGiveUp                          // origin side: numbers that a destination is not sent
 )
 
 // Flags qualify a record. The upper eight bits are required: a reader that
@@ -156,7 +157,13 @@ const (
 	ReasonTrimmed  // no longer held by the origin
 	ReasonExcluded // not for this city
 	ReasonUnsupported
+	ReasonBudget    // declared lost by the origin: the backlog passed its budget, or an operator withdrew it
+	ReasonCompacted // a newer record of the same key follows
+	reasonEnd
 )
+
+// Known reports whether this version knows the reason; a peer may send any.
+func (r Reason) Known() bool { return r < reasonEnd }
 
 // Envelope is the landing envelope: what changes per hop and therefore is not
 // part of the record. An envelope with another outcome than OutcomeLanded has

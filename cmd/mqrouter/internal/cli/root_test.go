@@ -81,7 +81,7 @@ func TestValidateTellsWhatNodesRefuse(t *testing.T) {
 		out, says string
 	}{
 		"":                                      {ExitOK, "is valid", ""},
-		"    at_budget: gap\n":                  {ExitFailed, "topic orders: at_budget: gap", "nodes of this version refuse it"},
+		"    at_budget: compact\n":              {ExitFailed, "topic orders: at_budget: compact", "nodes of this version refuse it"},
 		"    kind: fifo\n":                      {ExitOK, "topic orders is of kind fifo", ""},
 		"    at_budget: gap\n    colour: red\n": {ExitFailed, "colour", "has 1 fault\n"},
 	} {

@@ -146,7 +146,7 @@ func printLinks(w io.Writer, all []admin.Status) {
 }
 
 func printFlows(w io.Writer, all []admin.Status) {
-	t := newTable("FLOW", "TO", "CLASS", "LANE", "HEAD", "SETTLED", "BACKLOG", "OLDEST", "STATE")
+	t := newTable("FLOW", "TO", "CLASS", "LANE", "HEAD", "SETTLED", "BACKLOG", "OLDEST", "BUDGET", "LOST", "STATE")
 	for _, s := range all {
 		for _, fl := range s.Flows {
 			target := fl.Group
@@ -157,10 +157,22 @@ func printFlows(w io.Writer, all []admin.Status) {
 			if fl.Held != "" {
 				state += ": " + fl.Held
 			}
-			t.row(s.Group, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), state)
+			t.row(s.Group, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), budgetUsed(fl), fl.Lost, state)
 		}
 	}
 	section(w, "flows", t)
+}
+
+// budgetUsed tells of the topic that is nearest to its budget, and what happens
+// at its end.
+func budgetUsed(f admin.Flow) string {
+	text, most := "-", 0.0
+	for _, b := range f.Budgets {
+		if used := float64(b.Held) / float64(max(b.Limit, 1)); b.Limit > 0 && used > most {
+			text, most = fmt.Sprintf("%.0f%% of %s (%s)", 100*used, b.Topic, b.End), used
+		}
+	}
+	return text
 }
 
 func printConsumers(w io.Writer, all []admin.Status) {

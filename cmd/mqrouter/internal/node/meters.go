@@ -193,14 +193,19 @@ type flowKey struct {
 // flowSum is what the lanes of a flow are together.
 type flowSum struct {
 	age, stalled time.Duration // of the worst lane
-	backlog      int64         // of the fullest lane, which is what a budget bounds
+	used         float64       // of the topic that is nearest to its budget
+	lost         uint64        // records declared lost
+	compacted    uint64
+	removed      bool
 	lanes        map[string]int64
 }
 
 func flowMeters(m *meterSet) func(*look) {
 	age := m.float("mqrouter.flow.oldest.age", "s", "Age of the oldest record that a destination has not settled; 0 = none.")
 	stalled := m.float("mqrouter.flow.stalled", "s", "How long a flow with a backlog has settled nothing; 0 = no backlog.")
-	used := m.float("mqrouter.flow.budget.used", "1", "Backlog of the fullest lane over the least budget of a topic that uses the flow.")
+	used := m.float("mqrouter.flow.budget.used", "1", "Backlog over budget of the topic that is nearest to it.")
+	given := m.counter("mqrouter.flow.given_up", "{record}", "Records that the origin does not send to a destination, since the flow began: lost or compacted.")
+	removed := m.gauge("mqrouter.flow.removed", "{flow}", "1 when a destination holds records back that the topology does not have any more.")
 	lanes := m.gauge("mqrouter.flow.lanes", "{lane}", "Lanes of a flow by state.")
 	return func(l *look) {
 		for key, s := range sumFlows(l.status.Flows, l.now) {
@@ -208,9 +213,10 @@ func flowMeters(m *meterSet) func(*look) {
 			at := metric.WithAttributes(attrs...)
 			l.ObserveFloat64(age, s.age.Seconds(), at)
 			l.ObserveFloat64(stalled, s.stalled.Seconds(), at)
-			if budget := leastBudget(l.topology, key); budget > 0 {
-				l.ObserveFloat64(used, float64(s.backlog)/float64(budget), at)
-			}
+			l.ObserveFloat64(used, s.used, at)
+			l.ObserveInt64(given, int64(s.lost), at, metric.WithAttributes(attribute.String("kind", "lost")))
+			l.ObserveInt64(given, int64(s.compacted), at, metric.WithAttributes(attribute.String("kind", "compacted")))
+			l.ObserveInt64(removed, one(s.removed), at)
 			for state, n := range s.lanes {
 				l.ObserveInt64(lanes, n, at, metric.WithAttributes(attribute.String("state", state)))
 			}
@@ -229,7 +235,12 @@ func sumFlows(flows []admin.Flow, now time.Time) map[flowKey]*flowSum {
 			sums[key] = s
 		}
 		s.age, s.stalled = max(s.age, f.OldestAge), max(s.stalled, stalledFor(f, now))
-		s.backlog = max(s.backlog, f.BacklogBytes)
+		for _, b := range f.Budgets {
+			if b.Limit > 0 {
+				s.used = max(s.used, float64(b.Held)/float64(b.Limit))
+			}
+		}
+		s.lost, s.compacted, s.removed = s.lost+f.Lost, s.compacted+f.Compacted, s.removed || f.Removed && f.Backlog > 0
 		s.lanes[f.State]++
 	}
 	return sums
@@ -245,24 +256,6 @@ func stalledFor(f *admin.Flow, now time.Time) time.Duration {
 		return f.OldestAge
 	}
 	return max(min(now.Sub(f.Progress), f.OldestAge), 0)
-}
-
-// leastBudget returns the least backlog budget of the topics whose records may
-// take the flow, in bytes; 0 when there is none.
-func leastBudget(t *zone.Topology, key flowKey) int64 {
-	var least int64
-	for _, topic := range t.Topics {
-		if topic.Class.String() != key.class || topic.Route.Kind == zone.RouteLocal || (topic.Channel != nil) != key.channel {
-			continue
-		}
-		if topic.Channel != nil && string(topic.Channel.Name) != key.target {
-			continue
-		}
-		if least == 0 || topic.Budget < least {
-			least = topic.Budget
-		}
-	}
-	return least
 }
 
 // cityMeters says for every other city with routers how many links to it are

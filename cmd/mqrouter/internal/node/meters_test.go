@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
-	"github.com/mqrouter/mqrouter/zone"
 )
 
 func TestAFlowIsStalledSinceItsLastProgressOrItsBacklog(t *testing.T) {
@@ -30,36 +29,28 @@ func TestAFlowIsStalledSinceItsLastProgressOrItsBacklog(t *testing.T) {
 func TestLanesAreSummedByTheWorst(t *testing.T) {
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	flows := []admin.Flow{
-		{Target: "b", City: "x", Class: "bulk", Lane: 0, State: "streaming", Backlog: 1, BacklogBytes: 10, OldestAge: time.Second},
-		{Target: "b", City: "x", Class: "bulk", Lane: 1, State: "held", Backlog: 1, BacklogBytes: 30, OldestAge: time.Minute},
+		{Target: "b", City: "x", Class: "bulk", Lane: 0, State: "streaming", Backlog: 1, OldestAge: time.Second},
+		{Target: "b", City: "x", Class: "bulk", Lane: 1, State: "held", Backlog: 1, OldestAge: time.Minute},
 		{Target: "b", City: "y", Class: "bulk", Lane: 0, State: "idle"},
 	}
 	sums := sumFlows(flows, now)
 	s := sums[flowKey{target: "b", city: "x", class: "bulk"}]
-	if len(sums) != 2 || s == nil || s.age != time.Minute || s.stalled != time.Minute || s.backlog != 30 || s.lanes["held"] != 1 || s.lanes["streaming"] != 1 {
+	if len(sums) != 2 || s == nil || s.age != time.Minute || s.stalled != time.Minute || s.lanes["held"] != 1 || s.lanes["streaming"] != 1 {
 		t.Errorf("got %d sums, %+v", len(sums), s)
 	}
 }
 
-func TestABudgetIsTheLeastOfTheTopicsThatUseTheFlow(t *testing.T) {
-	channel := &zone.ChannelInfo{Name: "members"}
-	top := &zone.Topology{Topics: []*zone.TopicInfo{
-		{Name: "stays", Class: zone.ClassBulk, Budget: 1, Route: zone.Route{Kind: zone.RouteLocal}},
-		{Name: "wide", Class: zone.ClassBulk, Budget: 900, Route: zone.Route{Kind: zone.RouteShard}},
-		{Name: "narrow", Class: zone.ClassBulk, Budget: 500, Route: zone.Route{Kind: zone.RouteGlobal}},
-		{Name: "members", Class: zone.ClassUrgent, Budget: 100, Channel: channel, Route: zone.Route{Kind: zone.RouteBroadcastCity}},
-		{Name: "other", Class: zone.ClassUrgent, Budget: 7, Channel: &zone.ChannelInfo{Name: "other"}, Route: zone.Route{Kind: zone.RouteBroadcastCity}},
-	}}
-	for _, c := range []struct {
-		key  flowKey
-		want int64
-	}{
-		{flowKey{target: "b", class: "bulk"}, 500},
-		{flowKey{target: "members", class: "urgent", channel: true}, 100},
-		{flowKey{target: "b", class: "urgent"}, 0},
-	} {
-		if got := leastBudget(top, c.key); got != c.want {
-			t.Errorf("%+v: budget %d, want %d", c.key, got, c.want)
-		}
+func TestABudgetIsThatOfTheTopicNearestToIt(t *testing.T) {
+	sums := sumFlows([]admin.Flow{
+		{Target: "b", City: "x", Class: "bulk", Lane: 0, Lost: 3, Compacted: 1, Budgets: []admin.Budget{{Topic: "wide", Held: 90, Limit: 900}, {Topic: "narrow", Held: 50, Limit: 100}}},
+		{Target: "b", City: "x", Class: "bulk", Lane: 1, Lost: 4, Removed: true, Budgets: []admin.Budget{{Topic: "gone", Held: 1 << 40}}},
+		{Target: "b", City: "y", Class: "bulk", Lane: 1, Removed: true, Backlog: 1},
+	}, time.Now())
+	x, y := sums[flowKey{target: "b", city: "x", class: "bulk"}], sums[flowKey{target: "b", city: "y", class: "bulk"}]
+	if x.used != 0.5 || x.lost != 7 || x.compacted != 1 || x.removed {
+		t.Errorf("x is %+v", x)
+	}
+	if !y.removed || y.used != 0 {
+		t.Errorf("y is %+v: a removed destination with a backlog is told", y)
 	}
 }

@@ -54,7 +54,16 @@ func (n *brokerNode) flows(b broker.Status) []admin.Flow {
 	for _, o := range b.Outgoing {
 		f := admin.Flow{Target: o.Flow.Target, Channel: o.Flow.Channel, City: string(o.City), Group: string(o.Group),
 			Class: o.Flow.Class.String(), Lane: o.Flow.Lane, Head: o.Head, Settled: o.Cursor, Backlog: o.Head - o.Cursor,
-			BacklogBytes: o.BacklogBytes, OldestAge: o.Oldest, State: "idle"}
+			BacklogBytes: o.BacklogBytes, OldestAge: o.Oldest, State: "idle",
+			Removed: o.Removed, Lost: o.Lost, Untold: o.Untold, Compacted: o.Compacted}
+		if o.Removed {
+			f.State = "removed"
+		}
+		for _, t := range o.Topics {
+			if t.Held > 0 || t.Bytes > 0 {
+				f.Budgets = append(f.Budgets, admin.Budget{Topic: string(t.Topic), Held: t.Held, Limit: t.Limit, End: t.End.String()})
+			}
+		}
 		if l, ok := legs[flow.Leg{Flow: o.Flow, City: o.City, Group: o.Group}]; ok {
 			f.State, f.Held, f.Progress, f.RTT = string(l.State), l.Text, l.Progress, l.RTT
 			if l.Session != 0 {
