@@ -58,6 +58,7 @@ type Broker struct {
 	closeOnce sync.Once
 	closeErr  error
 	topoMu    sync.Mutex // one ApplyTopology at a time
+	replaying sync.Mutex // one Replay at a time
 
 	alive atomic.Pointer[func(string) bool]
 

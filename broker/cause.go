@@ -15,7 +15,8 @@ const (
 )
 
 // Cause says why a message is in a dead-letter topic and holds what replaying
-// it needs. It is the Cause of a TypeDeadLetter record:
+// it needs. It is the Cause of a TypeDeadLetter record, and of a TypeMessage
+// record that brings one back (CauseReplay):
 //
 //	version u8 = 1 | kind u8 | topic str | queue uvarint | offset uvarint |
 //	topic incarnation u64 | group str | attempts uvarint |            (consumer)

@@ -30,7 +30,8 @@
 //   - The fold alone decides what a committed record means. A landing that does
 //     not continue the settled prefix of its flow is ignored by it, so a number
 //     settles once, whatever was appended. A dead-letter copy and what it
-//     settles are one record.
+//     settles are one record; so are a dead letter that Replay brings back and
+//     the mark that it was.
 //   - Acknowledgements and cursors become durable a little later. A kill
 //     repeats what was not yet logged; Close logs it all.
 //   - Offsets of a queue are in log order. A broadcast topic has one order:

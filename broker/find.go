@@ -19,7 +19,7 @@ type Found struct {
 	Position record.Position
 	Topic    zone.Topic
 	Original record.Identity
-	Stored   time.Time // at its origin
+	Stored   time.Time // at its origin; of a dead letter: when it was given up
 
 	// In a queue here: a local record, a landing, or a dead-letter copy.
 	Queued bool
@@ -32,11 +32,14 @@ type Found struct {
 	Flow    record.FlowID
 	Number  uint64
 	Path    []zone.City
+	At      time.Time // when it landed; zero when it did not
 	Outcome record.Outcome
 	Reason  record.Reason
 	Legs    []FoundLeg
 
-	Cause *Cause // of a dead-letter copy
+	Cause    *Cause // of a dead-letter copy
+	Replay   *Cause // of a dead letter that was brought back here
+	Replayed bool   // of a dead-letter copy: it was brought back
 }
 
 // FoundGroup is what a consumer group has done with the message.
@@ -137,11 +140,13 @@ func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
 	f := Found{Type: v.Type(), Position: e.Position, Topic: zone.Topic(v.Topic()), Original: v.Identity(), Stored: v.Stored()}
 	if c, err := ParseCause(v.Cause()); err == nil && v.Type() == record.TypeDeadLetter {
 		f.Cause = &c
+	} else if err == nil && c.Kind == CauseReplay {
+		f.Replay = &c
 	}
 	var env record.Envelope
 	if e.Kind == commitlog.KindLanding {
 		if _, err := record.ParseEnvelope(e.Envelope, &env); err == nil {
-			f.Landed, f.Flow, f.Number, f.Path = true, env.Flow, env.Number, env.Path
+			f.Landed, f.Flow, f.Number, f.Path, f.At = true, env.Flow, env.Number, env.Path, env.Landed
 			f.Outcome, f.Reason = env.Outcome, env.Reason
 		}
 	}
@@ -190,6 +195,13 @@ func (b *Broker) describeQueue(f *Found) {
 		return
 	}
 	for _, sub := range t.subs {
+		if sub.key.group == replayGroup {
+			f.Replayed = b.state.settledIn(sub.key, f.Queue, f.Offset)
+			continue
+		}
+		if f.Replay != nil && f.Replay.Group != "" && f.Replay.Group != sub.key.group {
+			continue // not meant for it
+		}
 		g := FoundGroup{Group: sub.key.group, Settled: b.state.settledIn(sub.key, f.Queue, f.Offset)}
 		for _, st := range b.state.progress.State(sub.key.group, sub.key.topic) {
 			for _, r := range st.Retries {

@@ -68,6 +68,11 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 // applyMessage puts a record of this group into its queue, or gives it the next
 // number of its flow.
 func (s *state) applyMessage(e *commitlog.Entry, v record.View) (placement, error) {
+	if cause := v.Cause(); len(cause) > 0 {
+		if err := s.markReplayed(cause); err != nil {
+			return placement{}, err
+		}
+	}
 	if isOutgoing(v) {
 		return s.number(e, v)
 	}

@@ -155,6 +155,9 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if !t.r.Filter.All && !slices.Contains(t.r.Filter.Tags, string(v.Tag())) {
 		return consumer.Skip
 	}
+	if !meantFor(v, t.r.Group) {
+		return consumer.Skip
+	}
 	if t.r.MaxBytes > 0 && len(t.read) > 0 && t.bytes+len(v.Body()) > t.r.MaxBytes {
 		return consumer.Stop
 	}

@@ -191,7 +191,7 @@ func (s *state) subscribe(key subKey, t *topic) *subscription {
 func (s *state) undeclared() int {
 	n := 0
 	for _, sub := range s.subs {
-		if !sub.declared {
+		if !sub.declared && sub.key.group != replayGroup {
 			n++
 		}
 	}

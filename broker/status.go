@@ -149,6 +149,9 @@ func (b *Broker) fillStatus(st *Status) []need {
 		st.Topics = append(st.Topics, ts)
 	}
 	for _, sub := range s.sortedSubs() {
+		if sub.key.group == replayGroup {
+			continue // marks of dead letters, and no consumers
+		}
 		gs := GroupStatus{Group: sub.key.group, Topic: sub.key.topic, Declared: sub.declared, Cache: sub.cache}
 		for i, q := range sub.topic.queues {
 			gs.Lag += s.progress.Lag(sub.key.group, sub.key.topic, uint16(i), q.index.Next())

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -73,6 +74,29 @@ func get[T any](ctx context.Context, c *Client, addr, path string) (T, error) {
 	if err != nil {
 		return v, err
 	}
+	return decode[T](addr, path, b)
+}
+
+func post[T any](ctx context.Context, c *Client, addr, path string, body any) (T, error) {
+	var v T
+	text, err := json.Marshal(body)
+	if err != nil {
+		return v, fmt.Errorf("admin: %s%s: %w", addr, path, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.scheme+"://"+addr+path, bytes.NewReader(text))
+	if err != nil {
+		return v, fmt.Errorf("admin: %s: %w", addr, err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	b, err := c.do(req, addr, path)
+	if err != nil {
+		return v, err
+	}
+	return decode[T](addr, path, b)
+}
+
+func decode[T any](addr, path string, b []byte) (T, error) {
+	var v T
 	if err := json.Unmarshal(b, &v); err != nil {
 		return v, fmt.Errorf("admin: %s%s: %w", addr, path, err)
 	}
@@ -84,6 +108,10 @@ func (c *Client) raw(ctx context.Context, addr, path string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admin: %s: %w", addr, err)
 	}
+	return c.do(req, addr, path)
+}
+
+func (c *Client) do(req *http.Request, addr, path string) ([]byte, error) {
 	resp, err := c.http.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)

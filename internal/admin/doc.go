@@ -1,6 +1,6 @@
 // Package admin is the operators' door of a node: an HTTP server with health,
-// readiness, metrics and a small read-only JSON interface, the client of that
-// interface, and the status types that both sides share.
+// readiness, metrics and a small JSON interface, the client of that interface,
+// and the types that both sides share.
 //
 // Paths:
 //
@@ -13,9 +13,14 @@
 //	GET /v1/topology          the topology file in force, as it was read
 //	GET /v1/messages/{id}     where this node has seen a message id
 //	GET /v1/cache/{key}       a cache entry (cachesync nodes)
+//	GET /v1/dead-letters      dead-letter queues (brokers); with ?queue= a page of one:
+//	                          from, limit, id, reason, city, destination, since, until, pending, body
+//	POST /v1/dead-letters/replay  bring dead letters back
 //
 // The server binds loopback addresses only, unless it has a TLS configuration
-// that asks for client certificates.
+// that asks for client certificates. What changes something is a POST with a
+// body of JSON, so that no web page can send it in an operator's name, and over
+// TLS it takes an operator's certificate.
 //
 // Goroutines: Run owns the listener's and joins it. Nothing here is ordered.
 package admin

@@ -36,7 +36,7 @@ const (
 	idleTimeout   = 60 * time.Second
 	maxHeader     = 16 << 10 // bytes
 	shutdownGrace = 3 * time.Second
-	maxSearches   = 4 // message searches at a time; a further one is refused with 503
+	maxSearches   = 4 // requests that read the log at a time; a further one is refused with 503
 )
 
 // Server serves one node.
@@ -46,7 +46,9 @@ type Server struct {
 	log     *slog.Logger
 	metrics http.Handler
 
-	searches chan struct{} // holds one for each running message search
+	operator func(*tls.ConnectionState) error // see Options
+
+	searches chan struct{} // holds one for each running request that reads the log
 
 	mu      sync.Mutex
 	over    bool           // guarded by mu; Run is about to return
@@ -60,6 +62,11 @@ type Options struct {
 	Node    Node         // required
 	Metrics http.Handler // required; see Meters.Handler
 	Logger  *slog.Logger // required
+
+	DeadLetters DeadLetters // nil on a node without
+	// Operator, with TLS, judges who may change something; nil lets everybody
+	// whom TLS lets in.
+	Operator func(*tls.ConnectionState) error
 }
 
 // Listen binds the address. It refuses a non-loopback address without mutual TLS.
@@ -75,9 +82,9 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, o.TLS)
 	}
-	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, searches: make(chan struct{}, maxSearches)}
+	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches)}
 	s.http = &http.Server{
-		Handler:           s.joined(s.routes(o.Node)),
+		Handler:           s.joined(s.routes(o.Node, o.DeadLetters)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      writeTimeout,
@@ -146,7 +153,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) routes(n Node) http.Handler {
+func (s *Server) routes(n Node, d DeadLetters) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
@@ -164,28 +171,29 @@ func (s *Server) routes(n Node) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /v1/messages/{id}", func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case s.searches <- struct{}{}:
-			defer func() { <-s.searches }()
-		default:
-			http.Error(w, fmt.Sprintf("%d messages are being searched here, which is the limit: try again", maxSearches), http.StatusServiceUnavailable)
+		if !s.admit(w) {
 			return
 		}
+		defer s.dismiss()
 		found, err := n.Find(r.Context(), r.PathValue("id"))
-		if found == nil {
-			found = []Sighting{}
-		}
-		s.answer(w, found, err)
+		s.answer(w, orEmpty(found), err)
 	})
 	mux.HandleFunc("GET /v1/cache/{key...}", func(w http.ResponseWriter, r *http.Request) {
 		entry, err := n.CacheGet(r.Context(), r.PathValue("key"))
 		s.answer(w, entry, err)
 	})
+	if d != nil {
+		s.deadLetterRoutes(mux, d)
+	}
 	return mux
 }
 
 func (s *Server) answer(w http.ResponseWriter, v any, err error) {
+	var wrong *RequestError
 	switch {
+	case errors.As(err, &wrong):
+		http.Error(w, err.Error(), wrong.Status)
+		return
 	case errors.Is(err, ErrNotServed):
 		http.Error(w, err.Error(), http.StatusNotFound)
 		return

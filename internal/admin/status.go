@@ -172,12 +172,14 @@ type Sighting struct {
 	Group      string     `json:"group"`
 	City       string     `json:"city"`
 	Zone       string     `json:"zone"`
-	What       string     `json:"what"` // published, landed, refused, dead letter
+	What       string     `json:"what"` // published, landed, refused, dead letter, replayed
 	Topic      string     `json:"topic"`
 	Queue      int        `json:"queue"`
 	Offset     int64      `json:"offset"` // -1 when it is in no queue here
 	Position   uint64     `json:"position"`
-	Stored     time.Time  `json:"stored"`
+	Stored     time.Time  `json:"stored"`          // where it was published; of a dead letter: when it was given up
+	Landed     time.Time  `json:"landed,omitzero"` // when it landed here
+	Replayed   bool       `json:"replayed,omitempty"`
 	Flow       string     `json:"flow,omitempty"`
 	Number     uint64     `json:"number,omitempty"`
 	Settled    string     `json:"settled,omitempty"` // per destination city, at the origin

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
@@ -71,15 +72,23 @@ func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
 		all = []admin.Sighting{}
 	}
 	slices.SortStableFunc(all, func(a, b admin.Sighting) int {
-		// A landing has the time of its publishing, which comes first.
-		return cmp.Or(a.Stored.Compare(b.Stored), -cmp.Compare(a.What, b.What), cmp.Compare(a.Node, b.Node))
+		// Clocks differ between cities: publishing comes first whatever they say.
+		return cmp.Or(a.Stored.Compare(b.Stored), -cmp.Compare(a.What, b.What), a.Landed.Compare(b.Landed), cmp.Compare(a.Node, b.Node))
 	})
 	return all, errors.Join(errs...)
 }
 
 func printSightings(w io.Writer, found []admin.Sighting) {
 	for _, s := range found {
-		fmt.Fprintf(w, "%s  %s in %s, %s (%s)\n", s.Stored.Format("15:04:05.000"), s.What, s.Zone, s.City, s.Node)
+		at, later := s.Stored, ""
+		if !s.Landed.IsZero() {
+			at, later = s.Landed, fmt.Sprintf(", %s after it was published", s.Landed.Sub(s.Stored).Round(100*time.Microsecond))
+		}
+		what := s.What
+		if s.Replayed {
+			what += ", replayed"
+		}
+		fmt.Fprintf(w, "%s  %s in %s, %s (%s)%s\n", at.Format("15:04:05.000"), what, s.Zone, s.City, s.Node, later)
 		if s.Offset >= 0 {
 			fmt.Fprintf(w, "    queue       %s[%d]@%d\n", s.Topic, s.Queue, s.Offset)
 		}

@@ -59,6 +59,7 @@ type base struct {
 
 	serving atomic.Bool
 	refused atomic.Pointer[string] // why the newest topology is not in force here
+	letters admin.DeadLetters      // nil unless a broker; set before serveAdmin
 }
 
 // open reads what every node needs and starts following it.
@@ -193,7 +194,7 @@ func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zo
 	if addr == "" {
 		return nil
 	}
-	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log}
+	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Operator: operatorOnly}
 	if b.cfg.AdminTLS {
 		o.Addr = b.cfg.Listen(addr)
 		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync).Server()

@@ -70,6 +70,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		return err
 	}
 	n.run(ctx, "topology", n.followTopology)
+	n.letters = letterDesk{n}
 	if err := n.serveAdmin(ctx, n, n.broker.Topology); err != nil {
 		return err
 	}

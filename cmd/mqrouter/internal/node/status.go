@@ -95,7 +95,7 @@ func (n *brokerNode) Find(ctx context.Context, id string) ([]admin.Sighting, err
 
 func (n *brokerNode) sighting(f broker.Found) admin.Sighting {
 	s := admin.Sighting{Node: string(n.self.Name), Group: string(n.self.Group.Name), City: string(n.self.City.Name), Zone: string(n.self.Zone.Name),
-		What: what(f), Topic: string(f.Topic), Offset: -1, Position: uint64(f.Position), Stored: f.Stored}
+		What: what(f), Topic: string(f.Topic), Offset: -1, Position: uint64(f.Position), Stored: f.Stored, Landed: f.At, Replayed: f.Replayed}
 	if f.Queued {
 		s.Queue, s.Offset = f.Queue, int64(f.Offset)
 	}
@@ -133,6 +133,8 @@ func what(f broker.Found) string {
 		return "refused"
 	case f.Landed:
 		return "landed"
+	case f.Replay != nil:
+		return "replayed"
 	}
 	return "published"
 }

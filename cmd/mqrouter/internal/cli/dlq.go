@@ -1,0 +1,215 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+func newDLQ(e *env) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "dlq",
+		Short: "List, show and replay dead letters",
+		Long: `List, show and replay dead letters: what a consumer group gave up after its last
+attempt, and what a destination will never take (parked at its origin). They are
+kept by the broker that gave them up, for 14 days.`,
+	}
+	c.AddCommand(newDLQList(e), newDLQShow(e), newDLQReplay(e))
+	return c
+}
+
+// letterFlags select dead letters.
+type letterFlags struct {
+	group, zone, reason, city, destination, since, until string
+	parked                                               bool
+	limit                                                int
+}
+
+func (p *letterFlags) declareQueue(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&p.group, "group", "", "dead letters of this consumer group")
+	f.BoolVar(&p.parked, "parked", false, "records that a destination refused")
+	f.StringVar(&p.zone, "zone", "", "only brokers of this zone")
+}
+
+func (p *letterFlags) declareFilter(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&p.reason, "reason", "", "only what was given up for this reason, as dlq list shows it")
+	f.StringVar(&p.city, "city", "", "of parked records: refused in this city")
+	f.StringVar(&p.destination, "destination", "", "of parked records: refused by this broker group")
+	f.StringVar(&p.since, "since", "", "given up at or after: a time (RFC 3339), or how long ago (2h)")
+	f.StringVar(&p.until, "until", "", "given up before: a time, or how long ago")
+}
+
+// wants reports whether the flags select the queue.
+func (p *letterFlags) wants(q *admin.DeadLetterQueue) bool {
+	if p.group == "" && !p.parked {
+		return true
+	}
+	return (p.group != "" && q.Group == p.group) || (p.parked && q.Group == "")
+}
+
+// query makes the query that the flags ask for; the queue is the caller's.
+func (p *letterFlags) query(now time.Time) (admin.DeadLetterQuery, error) {
+	q := admin.DeadLetterQuery{Reason: p.reason, City: p.city, Destination: p.destination}
+	var err error
+	if q.Since, err = moment("--since", p.since, now); err != nil {
+		return q, err
+	}
+	q.Until, err = moment("--until", p.until, now)
+	return q, err
+}
+
+// moment reads a time, or a duration before now.
+func moment(flag, text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return now.Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, usageError{fmt.Errorf("%s %q: write a time like 2026-01-02T15:04:05Z, or a duration like 2h", flag, text)}
+	}
+	return t, nil
+}
+
+// letterBox is a dead-letter queue with the broker that holds it.
+type letterBox struct {
+	admin.DeadLetterQueue
+	addr string
+}
+
+// letterBoxes asks the brokers for the queues that the flags select. The error
+// names the brokers that did not answer.
+func (f *fleet) letterBoxes(ctx context.Context, p *letterFlags) ([]letterBox, error) {
+	if p.zone != "" && f.topology.FindZone(zone.Zone(p.zone)) == nil {
+		return nil, fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
+	}
+	nodes := slices.DeleteFunc(f.nodes(), func(n *zone.NodeInfo) bool {
+		return n.Role != zone.RoleBroker || (p.zone != "" && string(n.Zone.Name) != p.zone)
+	})
+	found := make([][]letterBox, len(nodes))
+	errs := make([]error, len(nodes))
+	var g errgroup.Group
+	g.SetLimit(askParallel)
+	for i, n := range nodes {
+		g.Go(func() error {
+			list, err := f.client.DeadLetterQueues(ctx, n.Admin)
+			if err != nil {
+				errs[i] = fmt.Errorf("the answer is not complete without %s: %w", n.Name, err)
+				return nil
+			}
+			for _, q := range list {
+				if p.wants(&q) {
+					found[i] = append(found[i], letterBox{q, n.Admin})
+				}
+			}
+			return nil
+		})
+	}
+	g.Wait() //nolint:errcheck // the functions return no error
+	return slices.Concat(found...), errors.Join(errs...)
+}
+
+func newDLQList(e *env) *cobra.Command {
+	var p letterFlags
+	var all bool
+	c := e.asks(&cobra.Command{
+		Use:   "list",
+		Short: "List where dead letters are, how many, and why",
+		Long: `List where dead letters are, how many were not replayed yet, since when the
+oldest waits, and why they were given up.`,
+		Example: `  mqrouter dlq list
+  mqrouter dlq list --group transfer-credit`,
+		Args: noArgs,
+	}, func(ctx context.Context, f *fleet, _ []string) error {
+		boxes, err := f.letterBoxes(ctx, &p)
+		rows := []admin.DeadLetterQueue{}
+		for _, b := range boxes {
+			if all || b.Pending > 0 {
+				rows = append(rows, b.DeadLetterQueue)
+			}
+		}
+		if showErr := e.show(rows, func(w io.Writer) { printLetterBoxes(w, rows) }); showErr != nil {
+			return showErr
+		}
+		return err
+	})
+	p.declareQueue(c)
+	c.Flags().BoolVar(&all, "all", false, "also where everything was replayed")
+	return c
+}
+
+func printLetterBoxes(w io.Writer, rows []admin.DeadLetterQueue) {
+	if len(rows) == 0 {
+		fmt.Fprintln(w, "no dead letters")
+		return
+	}
+	t := newTable("ZONE", "NODE", "GIVEN UP BY", "WAITING", "REPLAYED", "OLDEST", "REASONS")
+	for _, q := range rows {
+		oldest := "-"
+		if !q.Oldest.IsZero() {
+			oldest = q.Oldest.Local().Format(time.DateTime)
+		}
+		t.row(q.Zone, q.Node, givenUpBy(q.Group), q.Pending, q.Held-q.Pending, oldest, reasonsText(&q))
+	}
+	t.print(w)
+}
+
+func givenUpBy(group string) string {
+	if group == "" {
+		return "destination (parked)"
+	}
+	return group
+}
+
+func reasonsText(q *admin.DeadLetterQueue) string {
+	words := make([]string, 0, len(q.Reasons))
+	for w := range q.Reasons {
+		words = append(words, w)
+	}
+	slices.SortFunc(words, func(a, b string) int { return cmp.Or(-cmp.Compare(q.Reasons[a], q.Reasons[b]), cmp.Compare(a, b)) })
+	for i, w := range words {
+		words[i] = fmt.Sprintf("%s %d", w, q.Reasons[w])
+	}
+	text := strings.Join(words, ", ")
+	if uint64(q.Counted) < q.Pending {
+		text += fmt.Sprintf(" (of the oldest %d)", q.Counted)
+	}
+	return text
+}
+
+// each calls fn for every dead letter of the boxes that the query selects, until
+// fn says that it is enough.
+func (f *fleet) each(ctx context.Context, boxes []letterBox, q admin.DeadLetterQuery, fn func(letterBox, []admin.DeadLetter) (bool, error)) error {
+	for _, b := range boxes {
+		q.Queue, q.From = b.Queue, 0
+		for {
+			page, err := f.client.DeadLetters(ctx, b.addr, q)
+			if err != nil {
+				return err
+			}
+			more, err := fn(b, page.Letters)
+			if err != nil || !more {
+				return err
+			}
+			if q.From = page.Next; page.Next == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/mqrouter/mqrouter/internal/admin"
+)
+
+// replayBatch is how many letters one request replays.
+const replayBatch = 100
+
+// replayRow is what `dlq replay -o json` prints for each letter.
+type replayRow struct {
+	Node  string `json:"node"`
+	Queue string `json:"queue"`
+	admin.ReplayResult
+}
+
+func newDLQReplay(e *env) *cobra.Command {
+	r := replayRun{e: e}
+	c := e.asks(&cobra.Command{
+		Use:   "replay (--group GROUP | --parked | ID)",
+		Short: "Bring dead letters back",
+		Long: `Bring dead letters back. What a consumer group gave up goes into its topic's
+queue again, for this group alone, with its attempts counted anew. What a
+destination refused is published again by the topology as it is now; a broadcast
+goes to all cities again.
+
+A letter and its mark "replayed" are one record of the log: a replay that was
+interrupted goes on where it was when the command is run again, and nothing is
+brought back twice, unless --force asks for it. A letter that cannot be brought
+back stays where it is, and the command fails.`,
+		Example: `  mqrouter dlq replay --group transfer-credit --dry-run
+  mqrouter dlq replay --group transfer-credit --rate 200
+  mqrouter dlq replay --parked --reason too-large --since 2h
+  mqrouter dlq replay 01A2B3C4D5E6F70123456789ABCDEF0123`,
+		Args: optionalArg("a message id"),
+	}, r.run)
+	r.letterFlags.declareQueue(c)
+	r.letterFlags.declareFilter(c)
+	c.Flags().IntVar(&r.limit, "limit", 0, "letters at most; 0 = all")
+	c.Flags().Float64Var(&r.rate, "rate", 0, "letters a second; 0 = as fast as it goes")
+	c.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be brought back, and where to")
+	c.Flags().BoolVar(&r.force, "force", false, "also what was replayed before")
+	return c
+}
+
+// replayRun is one run of the command.
+type replayRun struct {
+	letterFlags
+	e             *env
+	rate          float64
+	dryRun, force bool
+
+	client *admin.Client
+	rows   []replayRow
+	counts map[string]int // by outcome
+	seen   int            // letters asked for
+	began  time.Time
+	told   time.Time // when progress was last told
+}
+
+func (r *replayRun) run(ctx context.Context, f *fleet, args []string) error {
+	if len(args) == 0 && r.group == "" && !r.parked {
+		return usageError{errors.New("say what: --group GROUP, --parked or a message id")}
+	}
+	if r.limit < 0 || r.rate < 0 {
+		return usageError{errors.New("--limit and --rate must not be negative")}
+	}
+	now := time.Now()
+	q, err := r.query(now)
+	if err != nil {
+		return err
+	}
+	if q.Pending, q.Limit = !r.force, r.batch(); len(args) == 1 {
+		q.MessageID, q.Pending = args[0], false
+	}
+	r.client, r.counts, r.began, r.told, r.rows = f.client, map[string]int{}, now, now, []replayRow{}
+	boxes, err := f.letterBoxes(ctx, &r.letterFlags)
+	if err == nil {
+		err = f.each(ctx, boxes, q, func(b letterBox, page []admin.DeadLetter) (bool, error) { return r.page(ctx, b, page) })
+	}
+	if r.seen == 0 && err == nil && len(args) == 1 {
+		return fmt.Errorf("no broker has a dead letter of message %s", args[0])
+	}
+	if showErr := r.e.show(r.rows, func(w io.Writer) { fmt.Fprintln(w, r.summary()) }); showErr != nil {
+		return showErr
+	}
+	if n := r.counts["refused"]; err == nil && n > 0 {
+		err = fmt.Errorf("%s could not be brought back", count(n, "letter", "letters"))
+	}
+	return err
+}
+
+// batch is how many letters one request has: what a rate allows in a second.
+func (r *replayRun) batch() int {
+	n := replayBatch
+	if r.rate > 0 {
+		n = min(n, max(1, int(r.rate)))
+	}
+	return n
+}
+
+// page replays what a page of letters has; false when the limit is reached.
+func (r *replayRun) page(ctx context.Context, b letterBox, page []admin.DeadLetter) (bool, error) {
+	if r.limit > 0 {
+		page = page[:min(len(page), r.limit-r.seen)]
+	}
+	if len(page) == 0 {
+		return r.limit == 0 || r.seen < r.limit, nil
+	}
+	if err := r.pace(ctx); err != nil {
+		return false, err
+	}
+	req := admin.ReplayRequest{Queue: b.Queue, Force: r.force, DryRun: r.dryRun}
+	for _, l := range page {
+		req.Offsets = append(req.Offsets, l.Offset)
+	}
+	results, err := r.client.Replay(ctx, b.addr, req)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", b.Node, err)
+	}
+	r.seen += len(page)
+	for _, res := range results {
+		r.counts[res.Outcome]++
+		r.rows = append(r.rows, replayRow{b.Node, b.Queue, res})
+		r.tell(b.Node, &res)
+	}
+	if r.e.format != "json" {
+		r.rows = r.rows[:0] // they are told, and may be many
+	}
+	if now := time.Now(); now.Sub(r.told) >= time.Second {
+		r.told = now
+		fmt.Fprintf(r.e.errOut, "%s: %s so far\n", b.Node, r.summary())
+	}
+	return r.limit == 0 || r.seen < r.limit, nil
+}
+
+// tell prints what a person has to know of one letter.
+func (r *replayRun) tell(node string, res *admin.ReplayResult) {
+	switch {
+	case r.e.format == "json":
+	case res.Error != "":
+		fmt.Fprintf(r.e.errOut, "%s: %s (letter %d): %s\n", node, plain(res.MessageID), res.Offset, plain(res.Error))
+	case r.dryRun && res.Where != "":
+		fmt.Fprintf(r.e.out, "%s (letter %d at %s): %s\n", plain(res.MessageID), res.Offset, node, res.Where)
+	}
+}
+
+// pace waits until the rate allows the next request.
+func (r *replayRun) pace(ctx context.Context) error {
+	if r.rate <= 0 {
+		return ctx.Err()
+	}
+	wait := time.Until(r.began.Add(time.Duration(float64(r.seen) / r.rate * float64(time.Second))))
+	if wait <= 0 {
+		return ctx.Err()
+	}
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (r *replayRun) summary() string {
+	verb := "replayed"
+	if r.dryRun {
+		verb = "would be replayed"
+	}
+	text := fmt.Sprintf("%d %s", r.counts["replayed"], verb)
+	for _, k := range []string{"already replayed", "gone", "refused"} {
+		if n := r.counts[k]; n > 0 {
+			text += fmt.Sprintf(", %d %s", n, k)
+		}
+	}
+	return text
+}

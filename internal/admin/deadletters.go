@@ -1,0 +1,272 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// DeadLetters is what a node with dead letters serves. Methods are safe for
+// concurrent use.
+type DeadLetters interface {
+	// Queues returns the node's dead-letter queues in short.
+	Queues(ctx context.Context) ([]DeadLetterQueue, error)
+	// Letters returns a page.
+	Letters(ctx context.Context, q DeadLetterQuery) (DeadLetterPage, error)
+	// Replay brings letters back; a *RequestError when the request is wrong.
+	// At nil everything that the results call replayed is durable.
+	Replay(ctx context.Context, r ReplayRequest) ([]ReplayResult, error)
+}
+
+// DeadLetterQueue is the dead letters of a consumer group, or those that
+// destinations refused, at one broker.
+type DeadLetterQueue struct {
+	Node    string         `json:"node"`
+	City    string         `json:"city"`
+	Zone    string         `json:"zone"`
+	Queue   string         `json:"queue"`           // the dead-letter topic
+	Group   string         `json:"group,omitempty"` // empty: parked, refused by a destination
+	Held    uint64         `json:"held"`
+	Pending uint64         `json:"pending"` // of these: not replayed
+	Oldest  time.Time      `json:"oldest,omitzero"`
+	Reasons map[string]int `json:"reasons"` // of the oldest Counted pending ones
+	Counted int            `json:"counted"`
+}
+
+// DeadLetterQuery selects letters of a queue; zero values select all.
+type DeadLetterQuery struct {
+	Queue       string
+	From        uint64 // offset
+	Limit       int
+	MessageID   string
+	Reason      string
+	City        string
+	Destination string
+	Since       time.Time
+	Until       time.Time
+	Pending     bool
+	Body        int // bytes of each body that are wanted
+}
+
+// DeadLetterPage is a part of a queue.
+type DeadLetterPage struct {
+	Letters []DeadLetter `json:"letters"`
+	Next    uint64       `json:"next"` // offset to go on from; 0 = that was all
+}
+
+// DeadLetter is a message that was given up.
+type DeadLetter struct {
+	Node       string     `json:"node"`
+	Zone       string     `json:"zone"`
+	Queue      string     `json:"queue"`
+	Offset     uint64     `json:"offset"`
+	MessageID  string     `json:"message_id"`
+	Topic      string     `json:"topic"` // that it was published to
+	Reason     string     `json:"reason"`
+	Why        string     `json:"why"` // the reason for people
+	Group      string     `json:"group,omitempty"`
+	Attempts   int        `json:"attempts,omitempty"`
+	City       string     `json:"city,omitempty"` // that refused it
+	Dest       string     `json:"destination,omitempty"`
+	Number     uint64     `json:"number,omitempty"` // in its flow
+	Born       time.Time  `json:"born,omitzero"`
+	Dead       time.Time  `json:"dead"`
+	Replayed   bool       `json:"replayed"`
+	Tag        string     `json:"tag,omitempty"`
+	Keys       []string   `json:"keys,omitempty"`
+	MsgGroup   string     `json:"message_group,omitempty"`
+	Properties [][]string `json:"properties,omitempty"` // pairs, in order
+	BodySize   int        `json:"body_size"`
+	Body       []byte     `json:"body,omitempty"` // its beginning
+}
+
+// ReplayRequest names letters of a queue.
+type ReplayRequest struct {
+	Queue   string   `json:"queue"`
+	Offsets []uint64 `json:"offsets"`
+	Force   bool     `json:"force,omitempty"`
+	DryRun  bool     `json:"dry_run,omitempty"`
+}
+
+// ReplayResult is what became of a letter.
+type ReplayResult struct {
+	Offset    uint64 `json:"offset"`
+	MessageID string `json:"message_id,omitempty"`
+	Outcome   string `json:"outcome"` // replayed, already replayed, gone, refused
+	Where     string `json:"where,omitempty"`
+	Error     string `json:"error,omitempty"`
+}
+
+// RequestError says that a request cannot be served as it is: wrong (400), not
+// there (404), or not now (503).
+type RequestError struct {
+	Status int
+	Err    error
+}
+
+// Error implements error.
+func (e *RequestError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the cause.
+func (e *RequestError) Unwrap() error { return e.Err }
+
+// maxRequest bounds the body of a request, in bytes.
+const maxRequest = 64 << 10
+
+func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
+	mux.HandleFunc("GET /v1/dead-letters", func(w http.ResponseWriter, r *http.Request) {
+		if !s.admit(w) {
+			return
+		}
+		defer s.dismiss()
+		if !r.URL.Query().Has("queue") {
+			list, err := d.Queues(r.Context())
+			s.answer(w, orEmpty(list), err)
+			return
+		}
+		q, err := parseLetterQuery(r.URL.Query())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		page, err := d.Letters(r.Context(), q)
+		page.Letters = orEmpty(page.Letters)
+		s.answer(w, page, err)
+	})
+	mux.HandleFunc("POST /v1/dead-letters/replay", func(w http.ResponseWriter, r *http.Request) {
+		if !s.mayWrite(w, r) || !s.admit(w) {
+			return
+		}
+		defer s.dismiss()
+		var req ReplayRequest
+		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&req); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		results, err := d.Replay(r.Context(), req)
+		if err == nil {
+			s.log.Info("dead letters replayed", "topic", req.Queue, "letters", len(results), "dry", req.DryRun, "peer", r.RemoteAddr)
+		}
+		s.answer(w, orEmpty(results), err)
+	})
+}
+
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+// mayWrite refuses requests of web pages that an operator has open: a form
+// cannot send JSON, and a script may not without being asked. Over TLS it asks
+// for an operator's certificate.
+func (s *Server) mayWrite(w http.ResponseWriter, r *http.Request) bool {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		http.Error(w, "send application/json", http.StatusUnsupportedMediaType)
+		return false
+	}
+	if r.TLS != nil && s.operator != nil {
+		if err := s.operator(r.TLS); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return false
+		}
+	}
+	return true
+}
+
+// admit takes one of the places for requests that read the log.
+func (s *Server) admit(w http.ResponseWriter) bool {
+	select {
+	case s.searches <- struct{}{}:
+		return true
+	default:
+		http.Error(w, fmt.Sprintf("%d requests are reading the log here, which is the limit: try again", maxSearches), http.StatusServiceUnavailable)
+		return false
+	}
+}
+
+func (s *Server) dismiss() { <-s.searches }
+
+// values writes the query; parseLetterQuery reads it.
+func (q DeadLetterQuery) values() url.Values {
+	v := url.Values{"queue": {q.Queue}}
+	text := func(key, value string) {
+		if value != "" {
+			v.Set(key, value)
+		}
+	}
+	number := func(key string, n uint64) {
+		if n > 0 {
+			v.Set(key, strconv.FormatUint(n, 10))
+		}
+	}
+	moment := func(key string, t time.Time) {
+		if !t.IsZero() {
+			v.Set(key, t.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	number("from", q.From)
+	number("limit", uint64(max(q.Limit, 0)))
+	number("body", uint64(max(q.Body, 0)))
+	text("id", q.MessageID)
+	text("reason", q.Reason)
+	text("city", q.City)
+	text("destination", q.Destination)
+	moment("since", q.Since)
+	moment("until", q.Until)
+	if q.Pending {
+		v.Set("pending", "true")
+	}
+	return v
+}
+
+func parseLetterQuery(v url.Values) (DeadLetterQuery, error) {
+	q := DeadLetterQuery{
+		Queue: v.Get("queue"), MessageID: v.Get("id"), Reason: v.Get("reason"), City: v.Get("city"),
+		Destination: v.Get("destination"), Pending: v.Get("pending") == "true",
+	}
+	var errs []error
+	number := func(key string, bits int) uint64 {
+		if !v.Has(key) {
+			return 0
+		}
+		n, err := strconv.ParseUint(v.Get(key), 10, bits)
+		errs = append(errs, err)
+		return n
+	}
+	moment := func(key string) time.Time {
+		if !v.Has(key) {
+			return time.Time{}
+		}
+		t, err := time.Parse(time.RFC3339Nano, v.Get(key))
+		errs = append(errs, err)
+		return t
+	}
+	q.From, q.Limit, q.Body = number("from", 64), int(number("limit", 31)), int(number("body", 31))
+	q.Since, q.Until = moment("since"), moment("until")
+	return q, errors.Join(errs...)
+}
+
+// DeadLetterQueues asks a broker for its dead-letter queues.
+func (c *Client) DeadLetterQueues(ctx context.Context, addr string) ([]DeadLetterQueue, error) {
+	return get[[]DeadLetterQueue](ctx, c, addr, "/v1/dead-letters")
+}
+
+// DeadLetters asks a broker for a page of dead letters.
+func (c *Client) DeadLetters(ctx context.Context, addr string, q DeadLetterQuery) (DeadLetterPage, error) {
+	return get[DeadLetterPage](ctx, c, addr, "/v1/dead-letters?"+q.values().Encode())
+}
+
+// Replay has a broker bring dead letters back.
+func (c *Client) Replay(ctx context.Context, addr string, r ReplayRequest) ([]ReplayResult, error) {
+	return post[[]ReplayResult](ctx, c, addr, "/v1/dead-letters/replay", r)
+}
