@@ -30,7 +30,9 @@
 // Integers are little endian. A text is preceded by its length in two bytes, a
 // list by its count in two bytes, a blob by its length in four. Each has a
 // bound, named beside its field. Bytes behind the known fields belong to a
-// later version and are ignored, so that fields can be added at the end.
+// later version and are ignored, so that fields can be added at the end. One flag
+// is defined, FlagTrace (0x0001, optional): the payload ends with 25 bytes of
+// trace context; see [TraceContext].
 //
 // A flow id is: origin (text), incarnation (8), target (text), flags (1, bit 0
 // = the target is a channel), class (1), lane (1). Credit is: number (8), bytes

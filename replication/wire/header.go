@@ -23,7 +23,7 @@ const (
 	// FlagsRequired masks the flags that a reader must know.
 	FlagsRequired = 0xff00
 
-	knownFlags = 0 // no flag is defined yet
+	knownFlags = 0 // of the required ones none is defined yet
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
