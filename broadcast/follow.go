@@ -71,7 +71,9 @@ func (f *follower) step(ctx context.Context) error {
 		return err
 	}
 	b, used := f.batch()
+	spans := f.traceApply(f.pending[:used])
 	err := f.apply(ctx, b)
+	spans.end(err)
 	var moved *MovedError
 	if errors.As(err, &moved) {
 		return nil // somebody else is ahead; the place says how far

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 )
@@ -37,10 +38,11 @@ type landing struct {
 	size     int             // bytes that count against the credit
 	envelope record.Envelope // Number 0: published in the landing group itself
 	change   Change
-	absent   bool   // numbers that did not land: there is no record
-	rejected error  // the message is no change
-	damaged  bool   // rejected says why the landing cannot be read
-	id       string // message id, of a rejected one
+	absent   bool           // numbers that did not land: there is no record
+	rejected error          // the message is no change
+	damaged  bool           // rejected says why the landing cannot be read
+	id       string         // message id, of a rejected or traced one
+	traced   *tracedLanding // nil unless the message asks for a span
 }
 
 // session reads landings once, from wherever the cache stands, until something
@@ -249,6 +251,9 @@ func (l *landing) open(env, rec []byte) error {
 	l.id = string(v.MessageID())
 	if err := v.Verify(); err != nil {
 		return err
+	}
+	if parent, ok := tracing.Sampled(v.TraceContext()); ok {
+		l.traced = &tracedLanding{parent}
 	}
 	l.change, l.rejected = ParseRecord(v)
 	return nil

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -60,6 +62,7 @@ type Options struct {
 	Rand   *rand.Rand   // used by Run's goroutine alone; nil takes a random seed
 	Logger *slog.Logger // nil: none
 	Meter  metric.Meter // nil: none
+	Tracer trace.Tracer // nil: none; spans of traced changes
 }
 
 func (o *Options) validate() error {
@@ -102,6 +105,7 @@ type Sync struct {
 	o       Options
 	log     *slog.Logger
 	metrics *metrics
+	tracer  *tracing.Tracer // nil = off
 	board   board
 
 	// Only Run's goroutine.
@@ -117,6 +121,9 @@ func NewSync(o Options) (*Sync, error) {
 	s := &Sync{o: o, marks: NewMarks(nil), log: o.Logger.With("city", string(o.City), "topic", string(o.Topic))}
 	var err error
 	if s.metrics, err = newMetrics(o.Meter, s); err != nil {
+		return nil, err
+	}
+	if s.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {
 		return nil, err
 	}
 	s.board.status = Status{Kind: o.Kind, Topic: o.Topic, State: StateConnecting}

@@ -39,6 +39,7 @@ type landings struct {
 	cut      context.CancelFunc // ends the present session
 	most     uint64             // most landings that were sent and not applied
 	mostData uint64             // likewise bytes
+	trace    string             // what records carry from here on; empty: nothing
 	wg       sync.WaitGroup
 }
 
@@ -61,7 +62,7 @@ func newOrigin(group zone.Group) *origin {
 // land lands a message of an origin; nil is one of the landing group itself.
 func (l *landings) land(t testing.TB, o *origin, keys []string, props map[string]string, body []byte) {
 	t.Helper()
-	r := &record.Record{Type: record.TypeMessage, Topic: "member", Keys: keys, Body: body, MessageID: fmt.Sprintf("m-%d", len(l.entries)), Stored: time.Now()}
+	r := &record.Record{Type: record.TypeMessage, Topic: "member", Keys: keys, Body: body, MessageID: fmt.Sprintf("m-%d", len(l.entries)), Stored: time.Now(), TraceContext: l.trace}
 	for k, v := range props {
 		r.Properties = append(r.Properties, record.Property{Key: k, Value: v})
 	}

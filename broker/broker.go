@@ -14,6 +14,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/loglimit"
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -33,8 +34,9 @@ type Broker struct {
 	indexes *queue.Store
 	sealer  *consumer.Sealer
 	metrics *metrics
-	damage  loglimit.Limit // lines about damaged messages
-	healed  int            // indexes that opening made anew; not changed later
+	tracer  *tracing.Tracer // nil = off
+	damage  loglimit.Limit  // lines about damaged messages
+	healed  int             // indexes that opening made anew; not changed later
 	view    atomic.Pointer[view]
 
 	ctx    context.Context // ends when Close begins
@@ -90,6 +92,10 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		self: o.Node.Group.Name, node: o.Node.Name,
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		failed: make(chan struct{}), settles: map[flow.Leg]uint64{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
+	}
+	var err error
+	if b.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {
+		return nil, err
 	}
 	v, err := b.checkTopology(o.Topology)
 	if err != nil {

@@ -78,7 +78,7 @@ func (s *site) up() {
 	if s.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: s.Sink(), City: city}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Dialer: s.world, City: city, Rand: rand.New(rand.NewPCG(seed, 1))})
+	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Dialer: s.world, City: city, Rand: rand.New(rand.NewPCG(seed, 1)), Tracer: s.tracer})
 	if err != nil {
 		s.t.Fatal(err)
 	}

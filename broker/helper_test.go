@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -52,6 +53,7 @@ type station struct {
 	node   zone.Node
 	topo   *zone.Topology
 	limits Limits
+	tracer trace.Tracer // nil: no spans
 }
 
 func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
@@ -65,7 +67,7 @@ func open(t testing.TB, fs disk.FS, node zone.Node, topo *zone.Topology, limits 
 }
 
 func (s *station) options() Options {
-	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits,
+	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer,
 		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	metricnoop "go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/zone"
@@ -22,6 +23,7 @@ type Options struct {
 	Topology *zone.Topology
 	Logger   *slog.Logger // nil discards
 	Meter    metric.Meter // nil measures nothing
+	Tracer   trace.Tracer // nil traces nothing; landing spans of traced records
 	Rand     *rand.Rand   // makes incarnation and lineage ids; nil = seeded by the operating system
 	Limits   Limits
 }

@@ -91,7 +91,7 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 	if err := s.room(&l); err != nil {
 		return err
 	}
-	entries, err := s.judge(&l)
+	entries, t, err := s.judge(&l)
 	if err != nil {
 		return err
 	}
@@ -102,6 +102,9 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 		}
 		if err == nil {
 			b.metrics.landed(len(l.Records))
+			if t != nil {
+				t.trace(b, &l)
+			}
 		}
 		done(err)
 	}
@@ -128,8 +131,9 @@ func (s *sink) room(l *flow.Landing) error {
 }
 
 // judge makes the landing's entries: a record that can never be accepted here
-// is settled as parked, and stops nothing behind it.
-func (s *sink) judge(l *flow.Landing) ([]commitlog.Entry, error) {
+// is settled as parked, and stops nothing behind it. t is what asks for spans,
+// nil when nothing does.
+func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err error) {
 	v := s.view.Load()
 	env := record.Envelope{
 		Flow: l.Flow, Lineage: l.Lineage, LineageEpoch: l.LineageEpoch,
@@ -138,40 +142,48 @@ func (s *sink) judge(l *flow.Landing) ([]commitlog.Entry, error) {
 	if len(l.Records) == 0 {
 		env.Number, env.Through, env.Outcome, env.Reason = l.First, l.Through, l.Outcome, l.Reason
 		buf, err := record.AppendEnvelope(nil, &env)
-		return []commitlog.Entry{{Kind: commitlog.KindLanding, Envelope: buf}}, err
+		return []commitlog.Entry{{Kind: commitlog.KindLanding, Envelope: buf}}, nil, err
 	}
-	entries := make([]commitlog.Entry, 0, len(l.Records))
+	entries = make([]commitlog.Entry, 0, len(l.Records))
 	// All envelopes are of one size: one arena holds them.
 	arena := make([]byte, 0, len(l.Records)*record.EnvelopeLen(&env))
 	for i, rec := range l.Records {
-		reason, err := v.judge(l, rec)
-		if err != nil {
-			return nil, err
-		}
 		number := l.First + uint64(i)
+		r, reason, err := v.judge(l, rec)
+		if err != nil {
+			return nil, nil, err
+		}
+		if s.tracer.On() && reason != record.ReasonCorrupt {
+			t = t.add(number, r, reason)
+		}
 		env.Number, env.Through, env.Outcome, env.Reason = number, number, record.OutcomeLanded, record.ReasonNone
 		if reason != record.ReasonNone {
 			env.Outcome, env.Reason, rec = record.OutcomeParked, reason, nil
 		}
 		start := len(arena)
 		if arena, err = record.AppendEnvelope(arena, &env); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		entries = append(entries, commitlog.Entry{Kind: commitlog.KindLanding, Envelope: arena[start:len(arena):len(arena)], Record: rec})
 	}
-	return entries, nil
+	return entries, t, nil
 }
 
-// judge returns why the record can never land here, or ReasonNone. It is held
-// (an error) when this node's topology is older than the record's route.
-func (v *view) judge(l *flow.Landing, rec []byte) (record.Reason, error) {
-	r, err := record.Parse(rec)
-	if err != nil {
-		return record.ReasonCorrupt, nil
+// judge reads the record and returns why it can never land here, or ReasonNone.
+// It is held (an error) when this node's topology is older than the record's route.
+func (v *view) judge(l *flow.Landing, rec []byte) (r record.View, reason record.Reason, err error) {
+	if r, err = record.Parse(rec); err != nil {
+		return record.View{}, record.ReasonCorrupt, nil
 	}
 	if err := r.Verify(); err != nil {
-		return record.ReasonCorrupt, nil
+		return record.View{}, record.ReasonCorrupt, nil
 	}
+	reason, err = v.accepts(l, &r)
+	return r, reason, err
+}
+
+// accepts is judge for a record that is whole.
+func (v *view) accepts(l *flow.Landing, r *record.View) (record.Reason, error) {
 	if route := r.RouteEpoch(); v.topo.Epoch.Compare(route) < 0 {
 		return 0, &flow.HeldError{Code: wire.CodeTopologyBehind,
 			Err: fmt.Errorf("the record was routed by topology %s, this node has %s", route, v.topo.Epoch)}

@@ -12,6 +12,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/peer"
@@ -94,6 +95,7 @@ type Options struct {
 	Rand   *rand.Rand // for jitter; nil takes a random seed
 	Logger *slog.Logger
 	Meter  metric.Meter
+	Tracer trace.Tracer // nil: no spans; link spans of traced frames
 }
 
 // Validate reports every fault of the options, joined.

@@ -144,7 +144,12 @@ func (r *Router) pump(s *session, from, to *end) error {
 			out.framesOut.Add(1)
 			out.bytesOut.Add(n)
 		}
-		if err := to.send(f); err != nil {
+		if r.tracer.On() && f.Flags&wire.FlagTrace != 0 {
+			err = r.tracedSend(s, from, to, &f)
+		} else {
+			err = to.send(f)
+		}
+		if err != nil {
 			return err
 		}
 		h.release()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -27,6 +28,7 @@ type Router struct {
 	brokers *egress.Pool
 	buffers *buffers
 	paths   *paths
+	tracer  *tracing.Tracer // nil = off
 
 	draining atomic.Bool
 	opened   atomic.Uint64
@@ -53,6 +55,11 @@ func New(o Options) (*Router, error) {
 		sessions: make(map[*session]struct{}), traffic: make(map[zone.City]*traffic),
 		brokers: egress.NewPool(egress.PoolOptions{Open: o.Open, Sessions: o.Limits.Sessions}),
 	}
+	tracer, err := tracing.New(o.Tracer, o.Meter)
+	if err != nil {
+		return nil, err
+	}
+	r.tracer = tracer
 	links, err := link.New(link.Options{
 		Deployment: top.Deployment, City: r.city, Node: o.Node, Incarnation: o.Incarnation,
 		PacketConn: o.PacketConn, TLS: o.TLS, Identify: o.Identify, Authorize: r.authorize,

@@ -8,7 +8,9 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -34,6 +36,9 @@ type Options struct {
 
 	Logger *slog.Logger // nil discards
 	Meter  metric.Meter // nil measures nothing
+
+	Tracer  trace.Tracer    // nil traces nothing
+	Sampler tracing.Sampler // which messages begin a trace; the zero value follows the client
 }
 
 // Errors of Options.Validate.

@@ -47,9 +47,18 @@ func (s *Server) ReceiveMessage(req *pb.ReceiveMessageRequest, stream grpc.Serve
 		return err
 	}
 	resource := req.GetMessageQueue().GetTopic()
+	var traced deliveries
+	if s.tracer.On() {
+		traced = s.traceReceive(&r, got)
+	}
 	for i := range got {
 		m := s.message(resource, &got[i])
-		if err := stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Message{Message: m}}); err != nil {
+		span := traced.begin(s, i, m)
+		err := stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Message{Message: m}})
+		if span != nil {
+			endReceive(span, err)
+		}
+		if err != nil {
 			s.giveBack(r, got[i:])
 			return err
 		}

@@ -101,8 +101,19 @@ func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.M
 		}
 		size += len(m.GetBody())
 	}
+	var spans []publishSpan
+	if s.tracer.On() {
+		spans = s.traceSend(ctx, b.msgs)
+	}
 	if err := s.store.Publish(ctx, b.msgs, b.results); err != nil {
-		return &pb.SendMessageResponse{Status: statusOf(err)}
+		st := statusOf(err)
+		for i := range spans {
+			spans[i].fail(st)
+		}
+		return &pb.SendMessageResponse{Status: st}
+	}
+	for i := range spans {
+		spans[i].end(&b.results[spans[i].message])
 	}
 	entries, slab := make([]*pb.SendResultEntry, len(msgs)), make([]pb.SendResultEntry, len(msgs))
 	stored, last := 0, -1 // last is the last entry that says OK

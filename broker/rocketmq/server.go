@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -29,6 +30,7 @@ type Server struct {
 	store   Store
 	clients *registry
 	metrics *instruments
+	tracer  *tracing.Tracer // nil = off
 	grpc    *grpc.Server
 	polls   chan struct{} // one token for each waiting receive
 	resend  time.Duration
@@ -48,6 +50,9 @@ func New(o Options) (*Server, error) {
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls), resend: resendAfter}
 	var err error
 	if s.metrics, err = newInstruments(o.Meter, s.clients.size); err != nil {
+		return nil, err
+	}
+	if s.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {
 		return nil, err
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())

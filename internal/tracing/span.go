@@ -52,6 +52,7 @@ const (
 	KeyClass    = attribute.Key("mqrouter.class")
 	KeyVersion  = attribute.Key("mqrouter.cache.version")
 	KeyPeer     = attribute.Key("mqrouter.link.peer") // node of the other end of a link
+	KeyVia      = attribute.Key("mqrouter.link.via")  // third city that a detour passes
 	KeyBytes    = attribute.Key("mqrouter.frame.size")
 	attrSkipped = attribute.Key("stage")
 )

@@ -18,6 +18,7 @@ type run struct {
 	reason    record.Reason // why they are not sent
 	residency []zone.City   // of the records; nil = all
 	raw       int           // data bytes of the records
+	traced    traced        // of the records
 }
 
 // cut takes the first run of items that has at most limit data bytes. The run
@@ -50,6 +51,9 @@ func cut(items []Item, limit int, old []zone.City) run {
 		}
 		r.raw += size
 		r.items = items[:i+1]
+		if err == nil {
+			r.traced.add(it.Number, &v)
+		}
 	}
 	return r
 }

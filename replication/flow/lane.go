@@ -55,6 +55,7 @@ type lane struct {
 	squeezed  []byte      // data after compression
 	residency []zone.City // of the last run
 	ackFrame  wire.Ack
+	traces    spans // of traced records on their way
 
 	mu     sync.Mutex
 	status LegStatus // guarded by mu

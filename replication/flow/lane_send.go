@@ -15,7 +15,11 @@ const keepBuffer = 1 << 20
 
 // send sends one frame. It keeps the payload's memory for the next one.
 func (l *lane) send(ctx context.Context, c *conn, t wire.Type, payload []byte) error {
-	err := c.stream.Send(ctx, wire.Frame{Type: t, Session: c.id, Class: l.leg.Flow.Class, Payload: payload})
+	return l.sendFlagged(ctx, c, t, 0, payload)
+}
+
+func (l *lane) sendFlagged(ctx context.Context, c *conn, t wire.Type, flags uint16, payload []byte) error {
+	err := c.stream.Send(ctx, wire.Frame{Type: t, Flags: flags, Session: c.id, Class: l.leg.Flow.Class, Payload: payload})
 	l.payload = payload[:0]
 	if cap(payload) > keepBuffer {
 		l.payload = nil
@@ -136,7 +140,7 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 		Path: l.path, Residency: r.residency,
 	}
 	if l.near || l.rawOnly || !l.thrift.worth(r.raw) {
-		return l.sendData(ctx, c, &b, last, r.raw, appendRaw(l.payload[:0], &b, r))
+		return l.sendData(ctx, c, &b, last, r.raw, &r.traced, appendRaw(l.payload[:0], &b, r))
 	}
 	l.scratch = appendData(l.scratch[:0], r)
 	l.squeezed = l.o.encoder.EncodeAll(l.scratch, l.squeezed[:0])
@@ -146,20 +150,24 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 		if l.leg.Flow.Channel && l.s.whole(last, r.raw) {
 			l.o.cache.put(l.leg.Flow, &packed{
 				first: first, count: len(r.items), lineage: row, residency: r.residency,
-				raw: r.raw, data: append([]byte(nil), l.squeezed...),
+				raw: r.raw, data: append([]byte(nil), l.squeezed...), traced: r.traced,
 			})
 		}
 	}
-	err := l.sendData(ctx, c, &b, last, r.raw, b.Append(l.payload[:0]))
+	err := l.sendData(ctx, c, &b, last, r.raw, &r.traced, b.Append(l.payload[:0]))
 	if cap(l.scratch) > keepBuffer || cap(l.squeezed) > keepBuffer {
 		l.scratch, l.squeezed = nil, nil
 	}
 	return err
 }
 
-func (l *lane) sendData(ctx context.Context, c *conn, b *wire.Batch, last uint64, raw int, payload []byte) error {
+func (l *lane) sendData(ctx context.Context, c *conn, b *wire.Batch, last uint64, raw int, t *traced, payload []byte) error {
+	var flags uint16
+	if l.o.tracer.On() && t.count > 0 {
+		flags, payload = wire.FlagTrace, l.traces.begin(l, t, payload)
+	}
 	size := len(payload)
-	if err := l.send(ctx, c, wire.TypeBatch, payload); err != nil {
+	if err := l.sendFlagged(ctx, c, wire.TypeBatch, flags, payload); err != nil {
 		return err
 	}
 	l.s.sent(time.Now(), last, raw)
@@ -188,7 +196,7 @@ func (l *lane) sendPacked(ctx context.Context, c *conn, p *packed) error {
 		First: p.first, Count: uint32(p.count), Cursor: l.s.cursor, Lineage: p.lineage.ID, LineageEpoch: p.lineage.Epoch,
 		Path: l.path, Residency: p.residency, Codec: wire.CodecZstd, RawSize: uint32(p.raw), Data: p.data,
 	}
-	return l.sendData(ctx, c, &b, p.first+uint64(p.count)-1, p.raw, b.Append(l.payload[:0]))
+	return l.sendData(ctx, c, &b, p.first+uint64(p.count)-1, p.raw, &p.traced, b.Append(l.payload[:0]))
 }
 
 // sendGap tells the destination that numbers can no longer be read.

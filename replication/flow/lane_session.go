@@ -69,6 +69,7 @@ func (l *lane) session(ctx context.Context) (err error) {
 		if l.s.phase != phaseOpening {
 			l.behind = l.s.backlog()
 		}
+		l.traces.abandon(code)
 	}()
 	if err := l.sendOpen(runCtx, c, cursor); err != nil {
 		return err
@@ -220,6 +221,7 @@ func (l *lane) record(ctx context.Context, c *conn) {
 		}
 		c.settleAt = time.Time{}
 		l.met.settled(&p)
+		l.traces.settled(&p)
 		l.s.recorded(p.Through)
 	}
 }

@@ -10,8 +10,10 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mqrouter/mqrouter/internal/loglimit"
+	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -28,6 +30,7 @@ type OutboxOptions struct {
 	Rand   *rand.Rand   // session ids and jitter; used by the Outbox alone
 	Logger *slog.Logger // nil = none
 	Meter  metric.Meter // nil = none
+	Tracer trace.Tracer // nil = none; outbound spans of traced records
 	Limits Limits
 }
 
@@ -40,6 +43,7 @@ type Outbox struct {
 	log     *slog.Logger
 	lim     Limits
 	met     *outboxMetrics
+	tracer  *tracing.Tracer // nil = off
 	encoder *zstd.Encoder
 	cache   *packedCache
 
@@ -63,13 +67,17 @@ func NewOutbox(opt OutboxOptions) (*Outbox, error) {
 	if err != nil {
 		return nil, err
 	}
+	tracer, err := tracing.New(opt.Tracer, opt.Meter)
+	if err != nil {
+		return nil, err
+	}
 	enc, err := newEncoder()
 	if err != nil {
 		return nil, err
 	}
 	o := &Outbox{
 		src: opt.Source, dialer: opt.Dialer, city: opt.City, log: orDiscard(opt.Logger),
-		lim: opt.Limits.withDefaults(), met: met, encoder: enc, rng: opt.Rand,
+		lim: opt.Limits.withDefaults(), met: met, tracer: tracer, encoder: enc, rng: opt.Rand,
 		kick: make(chan struct{}, 1), lanes: make(map[Leg]*lane), seals: make(map[Leg][]chan sealReply),
 	}
 	o.cache = newPackedCache(o.lim.CacheBytes)

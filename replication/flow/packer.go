@@ -75,6 +75,7 @@ type packed struct {
 	residency []zone.City
 	raw       int
 	data      []byte // compressed; immutable
+	traced    traced // its records that ask for spans
 }
 
 type packedKey struct {
