@@ -58,6 +58,7 @@ clients, 9001.. in-city peers. --port-offset moves them all.`,
 	c.Flags().StringSliceVar(&p.only, "only", nil, "start only these nodes, zones or cities of the topology; others may run elsewhere")
 	c.Flags().BoolVar(&p.processes, "processes", false, "run every node as a process of its own")
 	c.Flags().DurationVar(&p.restart, "restart", 2*time.Second, "with --processes: the pause before a node that died is started again; 0: it stays dead")
+	config.TraceFlags(c.Flags())
 	return c
 }
 
@@ -83,13 +84,17 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 		}
 		redis[city] = addr
 	}
+	trace, err := config.TraceOf(c.Flags())
+	if err != nil {
+		return usageError{err}
+	}
 	begin := sample.YAML
 	if p.topology != "" {
 		if begin, err = os.ReadFile(p.topology); err != nil {
 			return fmt.Errorf("dev: %w", err)
 		}
 	}
-	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Sample: begin, PortOffset: p.offset, Redis: redis, LogLevel: level,
+	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Sample: begin, PortOffset: p.offset, Redis: redis, Trace: trace, LogLevel: level,
 		Only: p.only, Processes: p.processes, Restart: p.restart,
 		Version: Version(), Out: e.out, Program: program()})
 }

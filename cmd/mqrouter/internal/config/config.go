@@ -43,6 +43,8 @@ type Node struct {
 	// brokers only, at least a segment is preallocated ahead. Empty: 64MiB.
 	SegmentSize string `mapstructure:"segment-size"`
 
+	Trace Trace `mapstructure:",squash"`
+
 	// Cache readers only.
 	Group         string `mapstructure:"group"`          // consumer group of the subscription
 	Redis         string `mapstructure:"redis"`          // host:port, or a comma-separated list of a cluster; empty: in-process cache
@@ -64,6 +66,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	fs.Duration("grace", 15*time.Second, "how long a stop may take to drain")
 	fs.String("log-level", "info", "debug, info, warn or error")
 	fs.String("log-format", "text", "text or json")
+	TraceFlags(fs)
 	switch role {
 	case "broker":
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
@@ -150,6 +153,9 @@ func (n Node) Validate(role string) error {
 	}
 	if n.LogFormat != "text" && n.LogFormat != "json" {
 		errs = append(errs, fmt.Errorf("config: log-format %q: write text or json", n.LogFormat))
+	}
+	if err := n.Trace.Settings().Validate(); err != nil {
+		errs = append(errs, err)
 	}
 	if n.Grace < 0 || n.Grace > 10*time.Minute {
 		errs = append(errs, fmt.Errorf("config: grace %v: write a duration from 0s to 10m", n.Grace))

@@ -77,6 +77,7 @@ func (d *deployment) args(n *zone.NodeInfo) []string {
 	c := d.config(n)
 	args := []string{n.Role.String(), "--name", c.Name, "--topology", c.Topology, "--pki", c.PKI,
 		"--grace", c.Grace.String(), "--log-level", strings.ToLower(d.o.LogLevel.String())}
+	args = append(args, c.Trace.Args()...)
 	switch n.Role {
 	case zone.RoleCacheSync:
 		args = append(args, "--group", c.Group)

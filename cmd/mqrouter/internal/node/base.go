@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -14,9 +15,11 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/otlp"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/gossip"
@@ -52,6 +55,7 @@ type base struct {
 	self    *zone.NodeInfo // in the first topology; name, role and place never change
 	certs   *peer.CertStore
 	meters  *admin.Meters
+	traces  *otlp.Traces // nil = off
 	key     []byte
 	oldKeys [][]byte
 	city    *gossip.Pool
@@ -97,6 +101,11 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 		return nil, err
 	}
 	b.onStop("metrics", func() error { return b.meters.Close(context.WithoutCancel(ctx)) })
+	b.traces, err = otlp.Open(ctx, otlp.Options{Settings: *cfg.Trace.Settings(), Getenv: os.Getenv, Resource: b.about(), Meter: b.meter(), Logger: b.log})
+	if err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	b.onStop("traces", b.traces.Close)
 	b.run(ctx, "certificates", b.certs.Run)
 	b.run(ctx, "topology file", b.source.Run)
 	return b, nil
@@ -104,7 +113,10 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 
 func (b *base) meter() metric.Meter { return b.meters.Meter(meterName) }
 
-// about is what the node's metrics are about.
+// tracer returns nil when tracing is off.
+func (b *base) tracer() trace.Tracer { return b.traces.Tracer(meterName) }
+
+// about is what the node's metrics and spans are about.
 func (b *base) about() []attribute.KeyValue {
 	about := []attribute.KeyValue{
 		attribute.String("service.name", "mqrouter"), attribute.String("service.version", b.version),

@@ -55,7 +55,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		}
 	}
 	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
-		Topology: n.source.Current(), Logger: n.log, Meter: n.meter()})
+		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer()})
 	if err != nil {
 		return err
 	}
@@ -174,7 +174,7 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	n.onStop("egress", func() error { n.egress.Close(); return nil })
 	loop := newLoopback(n.self.Group.Name, n.egress, n.inbox.Serve)
 	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Dialer: loop, City: n.self.City.Name,
-		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter()})
+		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter(), Tracer: n.tracer()})
 	if err != nil {
 		return err
 	}
@@ -223,6 +223,7 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
 	s, err := rocketmq.New(rocketmq.Options{
 		Store: n.broker, Zone: n.self.Zone.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
 		TLS: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return n.certs.Certificate(), nil
 		}},

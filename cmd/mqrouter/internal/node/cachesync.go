@@ -208,7 +208,7 @@ func (n *cacheNode) adjust(ctx context.Context, running map[feed]*following, fee
 func (n *cacheNode) read(ctx context.Context, f feed) (*following, error) {
 	s, err := broadcast.NewSync(broadcast.Options{
 		City: n.self.City.Name, Topic: f.topic, Subscription: zone.ConsumerGroup(n.cfg.Group), Exclusive: f.exclusive,
-		Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(),
+		Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
 	})
 	if err != nil {
 		return nil, err

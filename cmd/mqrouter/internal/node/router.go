@@ -110,7 +110,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 		Node: n.self.Name, Incarnation: incarnation, Topology: n.source.Current, Peers: n,
 		TLS: router.LinkTLS(links), Identify: peer.IdentityOf, PacketConn: conn,
 		Open:     egress.OverPeer(d, n.source.Current().Deployment, n.self.City.Name),
-		Announce: n.announce, Logger: n.log, Meter: n.meter(),
+		Announce: n.announce, Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
 	})
 	if err != nil {
 		return err
