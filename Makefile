@@ -17,7 +17,7 @@ unit: ## every package's tests, with the race detector, shuffled
 	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
 
 e2e: needs ## real processes, official clients, Redis, and the README's commands
-	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/e2e/...
+	go test -count=1 -parallel 3 -timeout 20m ./cmd/mqrouter/internal/e2e/...
 
 needs: ## what the tests need besides Go; says what is skipped
 	@deploy/test/needs.sh

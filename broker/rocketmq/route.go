@@ -110,8 +110,9 @@ func addressScheme(host string) pb.AddressScheme {
 }
 
 // QueryRoute lists the queues of a topic at the brokers of this node's zone: at
-// each the ids from 0 on, as Node uses queue 0 only. The order is that of the
-// topology and stable.
+// each the ids from 0 on, as Node uses queue 0 only. The order is stable, and goes
+// from broker to broker: simple consumers ask one queue after the other and wait at
+// each for their whole poll time, although each broker answers for all its queues.
 func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb.QueryRouteResponse, error) {
 	queues, st := s.route(ctx, req)
 	return &pb.QueryRouteResponse{Status: st, MessageQueues: queues}, nil
@@ -139,13 +140,15 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 	if sub.permission() == pb.Permission_NONE {
 		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" may not be used in the city "+string(z.City.Name))
 	}
-	var out []*pb.MessageQueue
+	brokers := make([]*pb.Broker, 0, len(z.Groups))
 	for _, g := range z.Groups {
-		b := brokerOf(g)
-		if b == nil {
-			continue
+		if b := brokerOf(g); b != nil {
+			brokers = append(brokers, b)
 		}
-		for id := range sub.queues {
+	}
+	out := make([]*pb.MessageQueue, 0, len(brokers)*sub.queues)
+	for id := range sub.queues {
+		for _, b := range brokers {
 			out = append(out, &pb.MessageQueue{
 				Topic: req.GetTopic(), Id: int32(id), Permission: sub.permission(), Broker: b,
 				AcceptMessageTypes: []pb.MessageType{sub.kind},

@@ -34,8 +34,8 @@ func TestRouteListsTheZonesBrokersOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantQueues := []string{
-		"g1 0 IPv4 127.0.0.1:" + port, "g1 1 IPv4 127.0.0.1:" + port,
-		"g2 0 DOMAIN_NAME broker.example:8082", "g2 1 DOMAIN_NAME broker.example:8082",
+		"g1 0 IPv4 127.0.0.1:" + port, "g2 0 DOMAIN_NAME broker.example:8082",
+		"g1 1 IPv4 127.0.0.1:" + port, "g2 1 DOMAIN_NAME broker.example:8082",
 	}
 	if len(resp.GetMessageQueues()) != len(wantQueues) {
 		t.Fatalf("queues %v", resp.GetMessageQueues())

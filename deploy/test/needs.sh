@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Installs what the tests need besides Go: Redis and protoc from the system's
-# packages, the official Node.js client from npm. Where a part cannot be had,
-# its tests are skipped and this says so; with CI=true that is a failure.
+# packages, the official RocketMQ clients for Node.js, Python and Java with the
+# npm, pip and Maven that are set up here. What was fetched once is not fetched
+# again. Where a part cannot be had, its tests are skipped and this says so; with
+# CI=true that is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/mqrouter/clients
 
 missing() { # NAME WHAT-IS-SKIPPED
 	if [ "${CI:-}" = true ]; then
@@ -29,11 +32,53 @@ debian() { # COMMAND PACKAGE
 debian redis-server redis-server || missing redis-server "the Redis suites"
 debian protoc protobuf-compiler || missing protoc "the check that generated code is current"
 
-if command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1; then
-	( cd testdata/clients/node && { [ -d node_modules/rocketmq-client-nodejs ] || { echo "needs: installing the Node.js client"; npm ci --silent --no-audit --no-fund >/dev/null; }; } ) \
-		&& echo "needs: the Node.js client is there" \
-		|| missing "npm package rocketmq-client-nodejs" "the Node.js client's suite"
-else
-	missing "Node.js (node and npm)" "the Node.js client's suite"
-fi
+# digest names what a folder of the cache was made from; the tests find it by the
+# same name.
+digest() { { sha256sum 2>/dev/null || shasum -a 256; } <"$1" | cut -c 1-16; }
+
+node_client() {
+	command -v node >/dev/null 2>&1 && command -v npm >/dev/null 2>&1 || return 1
+	cd testdata/clients/node || return 1
+	[ -d node_modules/rocketmq-client-nodejs ] && return
+	echo "needs: installing the Node.js client"
+	npm ci --silent --no-audit --no-fund >/dev/null
+}
+
+python_client() {
+	command -v python3 >/dev/null 2>&1 || return 1
+	local lock=testdata/clients/python/requirements.txt home
+	home=$cache/python-$(digest "$lock")
+	[ -d "$home" ] && return
+	echo "needs: installing the Python client"
+	rm -rf "$home.new"
+	python3 -m venv "$home.new" \
+		&& "$home.new/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock" \
+		&& mv "$home.new" "$home"
+}
+
+java_client() {
+	command -v java >/dev/null 2>&1 && command -v javac >/dev/null 2>&1 || return 1
+	local from=testdata/clients/java home classes
+	home=$cache/java-$(digest $from/pom.xml)
+	if ! [ -d "$home" ]; then
+		command -v mvn >/dev/null 2>&1 || return 1
+		echo "needs: fetching the Java client"
+		rm -rf "$home.new"
+		mvn -B -q -f $from/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$home.new/lib" >/dev/null \
+			&& mv "$home.new" "$home" || return 1
+	fi
+	classes=$home/driver-$(digest $from/Driver.java)
+	[ -d "$classes" ] && return
+	rm -rf "$classes.new"
+	javac -d "$classes.new" -cp "$home/lib/*" $from/Driver.java && mv "$classes.new" "$classes"
+}
+
+client() { # FUNCTION LANGUAGE WHAT-IT-TAKES
+	if ("$1"); then echo "needs: the $2 client is there"; else missing "the $2 client ($3)" "its suite"; fi
+}
+
+mkdir -p "$cache"
+client node_client Node.js "node and npm, npm package rocketmq-client-nodejs"
+client python_client Python "python3 with venv, PyPI package rocketmq-python-client"
+client java_client Java "a JDK 17 and Maven, artifact org.apache.rocketmq:rocketmq-client-java"
 exit 0

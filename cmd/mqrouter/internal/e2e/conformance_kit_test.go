@@ -1,0 +1,264 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mqrouter/mqrouter/zone/sample"
+)
+
+// conformanceTopics join the sample's.
+const conformanceTopics = `
+  - {name: near, route: local, max_body: 4032KiB}
+  - {name: small, route: local, max_body: 1KiB}
+`
+
+// conformanceDev runs the sample deployment with topics for the scenarios and
+// consumer groups for each language, scenario and kind of consumer: none sees
+// what is another's.
+func conformanceDev(t *testing.T) *deployment {
+	t.Helper()
+	text := strings.Replace(string(sample.YAML), "\nconsumer_groups:\n", conformanceTopics+"\nconsumer_groups:\n", 1)
+	for _, l := range languages {
+		for _, s := range scenarios {
+			for _, kind := range []string{"push", "simple"} {
+				attempts := s.attempts
+				if attempts == 0 {
+					attempts = 16
+				}
+				text += fmt.Sprintf("  - {name: %s, topics: [orders, transfer, directed, ledger, member, near, small], max_attempts: %d, retry: {steps: [1s]}}\n",
+					groupName(l, s.name, kind), attempts)
+			}
+		}
+	}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "conformance.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	d := &deployment{dir: filepath.Join(dir, "dev"), offset: offsetFor(t)}
+	d.process = start(t, "mqrouter dev", nil, binary, "dev", "--dir", d.dir, "--topology", file, "--port-offset", fmt.Sprint(d.offset))
+	d.await(t, "Ctrl-C stops it", 2*time.Minute)
+	return d
+}
+
+func groupName(l language, scenario, kind string) string {
+	return strings.ReplaceAll(l.name+"-"+scenario+"-"+kind, " ", "-")
+}
+
+// scenario is one story that every official client lives through.
+type scenario struct {
+	name     string
+	attempts int // of its consumer groups; 0 means 16
+	run      func(*stage)
+}
+
+// stage is a scenario's view of one client and the deployment.
+type stage struct {
+	*testing.T
+	d        *driver
+	at       func(port int) string // address of a documented client port
+	scenario string
+	leave    bool // clients are not closed, they end with their driver
+	clients  int  // made until now
+}
+
+// rz01 and the like are the documented client ports of the sample's zones.
+const (
+	rz01     = 8081
+	rz02     = 8083
+	gz01     = 8084
+	czSH     = 8085
+	rz04     = 8087
+	czHZ     = 8089
+	czSZ     = 8091
+	rz01b    = 8082
+	waitMost = time.Minute // bounds a hang; nothing is promised
+)
+
+// message is what a scenario sends.
+type message struct {
+	topic      string
+	body       string
+	size       int // instead of body
+	tag        string
+	keys       []string
+	properties map[string]string
+	group      string        // message group
+	delay      time.Duration // from now
+}
+
+// must fails the scenario on an error of the client.
+func (s *stage) must(what string, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
+
+// name makes a name for a client that no other scenario has.
+func (s *stage) name(kind string) string {
+	s.clients++
+	return fmt.Sprintf("%s/%s/%d", s.scenario, kind, s.clients)
+}
+
+// tag is the scenario's own, since topics are shared.
+func (s *stage) tag() string { return groupName(s.d.lang, s.scenario, "tag") }
+
+// open makes a client, which is closed with the scenario. The push consumers of
+// Node.js and Java then wait for their open polls, so nobody waits for them here.
+func (s *stage) open(kind string, fields map[string]any) string {
+	s.Helper()
+	name := s.name(kind)
+	fields["client"] = name
+	s.must("start a "+kind, s.d.call(kind, fields, nil))
+	if !s.leave {
+		s.Cleanup(func() { s.d.closing.Go(func() { s.d.close(name) }) })
+	}
+	return name
+}
+
+func (s *stage) producer(port int, topics ...string) string {
+	s.Helper()
+	return s.open("producer", map[string]any{"endpoint": s.at(port), "topics": topics, "attempts": 1})
+}
+
+// consumer is a consumer that takes the scenario's messages.
+func (s *stage) consumer(kind string, port int, topic, tags string, extra ...map[string]any) string {
+	s.Helper()
+	fields := map[string]any{"endpoint": s.at(port), "group": groupName(s.d.lang, s.scenario, kind), "topics": map[string]string{topic: tags}, "await": 3000}
+	for _, e := range extra {
+		maps.Copy(fields, e)
+	}
+	return s.open(kind, fields)
+}
+
+func (s *stage) trySend(producer string, m message) (string, error) {
+	fields := map[string]any{"client": producer, "topic": m.topic}
+	if m.size > 0 {
+		fields["size"] = m.size
+	} else {
+		fields["body"] = []byte(m.body)
+	}
+	if m.tag != "" {
+		fields["tag"] = m.tag
+	}
+	if m.keys != nil {
+		fields["keys"] = m.keys
+	}
+	if m.properties != nil {
+		fields["properties"] = m.properties
+	}
+	if m.group != "" {
+		fields["messageGroup"] = m.group
+	}
+	if m.delay > 0 {
+		fields["delay"] = m.delay.Milliseconds()
+	}
+	var out struct{ MessageID string }
+	err := s.d.call("send", fields, &out)
+	return out.MessageID, err
+}
+
+func (s *stage) send(producer string, m message) string {
+	s.Helper()
+	id, err := s.trySend(producer, m)
+	s.must("send to "+m.topic, err)
+	return id
+}
+
+// refused sends what must fail with an error that names the reason.
+func (s *stage) refused(producer string, m message, reasons ...string) {
+	s.Helper()
+	id, err := s.trySend(producer, m)
+	var thrown *clientError
+	if !errors.As(err, &thrown) {
+		s.Errorf("%s got %q and error %v, want the client's error about %q", m.topic, id, err, reasons)
+		return
+	}
+	text := strings.ToLower(err.Error())
+	if !slices.ContainsFunc(reasons, func(r string) bool { return strings.Contains(text, strings.ToLower(r)) }) {
+		s.Errorf("refused with %q, want one of %q", err, reasons)
+	}
+}
+
+// receive takes what is there, for at most the consumer's await time.
+func (s *stage) receive(consumer string, invisible time.Duration) []seen {
+	s.Helper()
+	got, err := s.tryReceive(consumer, invisible)
+	s.must("receive", err)
+	return got
+}
+
+func (s *stage) tryReceive(consumer string, invisible time.Duration) ([]seen, error) {
+	var out struct{ Messages []seen }
+	err := s.d.call("receive", map[string]any{"client": consumer, "max": 16, "invisible": invisible.Milliseconds()}, &out)
+	return out.Messages, err
+}
+
+func (s *stage) ack(consumer string, m seen) error {
+	return s.d.call("ack", map[string]any{"client": consumer, "ref": m.Ref}, nil)
+}
+
+func (s *stage) invisible(consumer string, m seen, d time.Duration) error {
+	return s.d.call("invisible", map[string]any{"client": consumer, "ref": m.Ref, "invisible": d.Milliseconds()}, nil)
+}
+
+// take receives and acknowledges until n different messages have come.
+func (s *stage) take(consumer string, n int) map[string]seen {
+	s.Helper()
+	got := map[string]seen{}
+	for end := time.Now().Add(waitMost); len(got) < n; {
+		if time.Now().After(end) {
+			s.Fatalf("%s: %d of %d messages within %v: %v", consumer, len(got), n, waitMost, slices.Sorted(maps.Keys(got)))
+		}
+		for _, m := range s.receive(consumer, 15*time.Second) {
+			s.must("ack", s.ack(consumer, m))
+			got[m.MessageID] = m
+		}
+	}
+	return got
+}
+
+// pushed waits until a push consumer has consumed n different messages.
+func (s *stage) pushed(consumer string, n int) map[string]seen {
+	s.Helper()
+	end := time.After(waitMost)
+	for {
+		all, more := s.d.deliveries(consumer)
+		got := map[string]seen{}
+		for _, d := range all {
+			if d.OK {
+				got[d.Message.MessageID] = d.Message
+			}
+		}
+		if len(got) >= n {
+			return got
+		}
+		select {
+		case <-more:
+		case <-end:
+			s.Fatalf("%s: %d of %d messages within %v: %v", consumer, len(got), n, waitMost, slices.Sorted(maps.Keys(got)))
+		}
+	}
+}
+
+// same compares the ids that were sent with those received.
+func (s *stage) same(who string, got map[string]seen, sent []string) {
+	s.Helper()
+	if ids := slices.Sorted(maps.Keys(got)); !slices.Equal(ids, slices.Sorted(slices.Values(sent))) {
+		s.Errorf("%s got %v,\nsent %v", who, ids, sent)
+	}
+	for id, m := range got {
+		if m.Corrupted {
+			s.Errorf("%s takes %s for corrupted", who, id)
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pairGroup is the consumer group of a language and kind of consumer in newPair.
+func pairGroup(l language, kind string) string { return groupName(l, "broker restart", kind) }
+
+// newPair is a zone of two brokers, each a process of its own, and a topic with
+// consumer groups for every client. The broker of the city's CZone, which has no
+// part in it, is not started.
+func newPair(t *testing.T) *cluster {
+	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*clusterNode{}}
+	ports := freePorts(t, 12)
+	var b strings.Builder
+	b.WriteString("deployment: pair\nepoch: {term: 1, number: 1}\nshards: {count: 10, by: last-digits, owners: {rz: 0-9}}\n" +
+		"cities:\n  - name: city\n    zones:\n      - name: rz\n        kind: RZone\n        standby: none\n        groups:\n")
+	for i, slots := range []string{"0-511", "512-1023"} {
+		addr := func(k int) string { return fmt.Sprintf("127.0.0.1:%d", ports[4*i+k]) }
+		n := &clusterNode{name: fmt.Sprintf("rz-%d", i+1), role: "broker", admin: addr(0), client: addr(1)}
+		c.nodes[n.name] = n
+		fmt.Fprintf(&b, "          - {name: g%d, slots: %s, nodes: [{name: %s, client: %s, peer: %s, gossip: %s, admin: %s}]}\n",
+			i+1, slots, n.name, n.client, addr(2), addr(3), n.admin)
+	}
+	fmt.Fprintf(&b, "      - {name: cz, kind: CZone, groups: [{name: cz-g, nodes: [{name: cz-1, client: 127.0.0.1:%d, peer: 127.0.0.1:%d, gossip: 127.0.0.1:%d, admin: 127.0.0.1:%d}]}]}\n",
+		ports[8], ports[9], ports[10], ports[11])
+	b.WriteString("topics:\n  - {name: orders, route: local, queues: 2}\nconsumer_groups:\n")
+	for _, l := range languages {
+		for _, kind := range []string{"push", "simple"} {
+			fmt.Fprintf(&b, "  - {name: %s, topics: [orders]}\n", pairGroup(l, kind))
+		}
+	}
+	if err := os.WriteFile(c.topology(), []byte(b.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	must(t, nil, "topology", "validate", c.topology())
+	must(t, nil, "pki", "init", "--deployment", "pair", "--dir", c.pki())
+	must(t, nil, "pki", "issue", "--dir", c.pki(), "--topology", c.topology(), "--all")
+	c.upAll()
+	return c
+}
+
+// TestOfficialClientsOutliveABroker kills a broker with SIGKILL while the clients
+// run, and starts it again: no client is started anew, and every message that its
+// producer has an answer for reaches both of its consumers.
+func TestOfficialClientsOutliveABroker(t *testing.T) {
+	c := newPair(t)
+	var stages []*outliving
+	for _, l := range languages {
+		if !l.there(t) {
+			continue
+		}
+		stages = append(stages, outlive(t, startDriver(t, l), c))
+	}
+	const each = 8
+	all := func(round string, deadline time.Duration) {
+		for _, s := range stages {
+			s.publish(round, each, deadline)
+		}
+	}
+	all("before", 0)
+	c.nodes["rz-1"].running.kill()
+	all("while it is down", waitMost) // through the other broker
+	c.up("rz-1")
+	c.ready("rz-1")
+	all("after", waitMost)
+	for _, s := range stages {
+		s.settle()
+	}
+}
+
+// outliving is one client's producer and consumers over the death of a broker.
+type outliving struct {
+	*stage
+	producer, push, simple string
+	sent                   []string // acknowledged
+}
+
+func outlive(t *testing.T, d *driver, c *cluster) *outliving {
+	t.Helper()
+	s := &stage{T: t, d: d, at: func(int) string { return c.nodes["rz-2"].client }, scenario: "broker restart", leave: true}
+	return &outliving{
+		stage:    s,
+		producer: s.open("producer", map[string]any{"endpoint": s.at(rz01), "topics": []string{"orders"}, "attempts": 3}),
+		push:     s.consumer("push", rz01, "orders", s.tag()),
+		simple:   s.consumer("simple", rz01, "orders", s.tag()),
+	}
+}
+
+// publish sends until n messages are acknowledged; errors are the client's to
+// report and ours to repeat until the deadline.
+func (o *outliving) publish(round string, n int, deadline time.Duration) {
+	o.Helper()
+	end := time.Now().Add(deadline)
+	failed := 0
+	for done := 0; done < n; {
+		id, err := o.trySend(o.producer, message{topic: "orders", body: round, tag: o.tag()})
+		var thrown *clientError
+		switch {
+		case err == nil:
+			o.sent = append(o.sent, id)
+			done++
+		case !errors.As(err, &thrown) || time.Now().After(end):
+			o.Fatalf("%s, %s: %v", o.d.lang.name, round, err)
+		default:
+			failed++
+		}
+	}
+	o.Logf("%s, %s: %d acknowledged, %d failed", o.d.lang.name, round, n, failed)
+}
+
+// settle waits for all that was acknowledged. A message whose answer was lost may
+// come as well, and one whose acknowledgement was lost comes twice.
+func (o *outliving) settle() {
+	o.Helper()
+	seenBy := map[string]map[string]bool{"simple": {}, "push": {}}
+	complete := func(who string) error {
+		for _, id := range o.sent {
+			if !seenBy[who][id] {
+				return fmt.Errorf("%s client, %s consumer: %s is missing, %d of %d are there", o.d.lang.name, who, id, len(seenBy[who]), len(o.sent))
+			}
+		}
+		return nil
+	}
+	eventually(o.T, "the simple consumer has all", 2*waitMost, func() error {
+		got, err := o.tryReceive(o.simple, 30*time.Second)
+		if err != nil {
+			return err // until the client has found the broker again
+		}
+		for _, m := range got {
+			if err := o.ack(o.simple, m); err == nil {
+				seenBy["simple"][m.MessageID] = true
+			}
+		}
+		return complete("simple")
+	})
+	eventually(o.T, "the push consumer has all", 2*waitMost, func() error {
+		all, _ := o.d.deliveries(o.push)
+		for _, d := range all {
+			seenBy["push"][d.Message.MessageID] = true
+		}
+		return complete("push")
+	})
+}
