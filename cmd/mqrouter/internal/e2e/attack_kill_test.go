@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"fmt"
-	"maps"
 	"syscall"
 	"testing"
 	"time"
@@ -47,33 +45,6 @@ func TestSIGTERMInEveryPhase(t *testing.T) {
 	}
 	c.ready(b)
 	l.settled(c, b, places{})
-}
-
-// TestFrozenNodesThaw stops nodes with SIGSTOP for long enough that the others
-// give them up, and lets them go on: nothing is lost or doubled.
-func TestFrozenNodesThaw(t *testing.T) {
-	c := newCluster(t)
-	c.upAll()
-	l := c.load("rz-a-1", 4, "7", 300, 10*time.Millisecond)
-	seen := places{}
-	for _, name := range []string{"rt-a1", "rz-b-1", "rz-a-1"} {
-		p := c.nodes[name].running.cmd.Process
-		p.Signal(syscall.SIGSTOP)
-		hold(time.Duration(rounds(2, 20)) * time.Second)
-		p.Signal(syscall.SIGCONT)
-		from, _ := l.counts()
-		eventually(t, "publishes go on after "+name, time.Minute, func() error {
-			if n, f := l.counts(); n < from+100 {
-				return fmt.Errorf("%d acknowledged, %d failed", n-from, f)
-			}
-			return nil
-		})
-		l.mu.Lock()
-		acked := maps.Clone(l.acked)
-		l.mu.Unlock()
-		seen.drainOnly(t, c.nodes["rz-b-1"].client, acked)
-	}
-	l.settled(c, "rz-b-1", seen)
 }
 
 // TestRandomKill9OfOneBrokerUnderLoad kills a broker at random times, also

@@ -24,11 +24,15 @@ import (
 )
 
 // attackSeed replays an attack: every one prints the seed that it used.
-var attackSeed = flag.Uint64("attack-seed", 20261129, "seed of the attacks")
+var attackSeed = flag.Uint64("seed", 20261129, "seed of the attacks; 0: another one each time")
 
 func attackRand(t *testing.T) *rand.Rand {
-	t.Logf("-attack-seed=%d", *attackSeed)
-	return rand.New(rand.NewPCG(*attackSeed, 7))
+	seed := *attackSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-seed=%d", seed)
+	return rand.New(rand.NewPCG(seed, 7))
 }
 
 // load publishes to users of one last digit from several publishers at once.
@@ -362,6 +366,9 @@ func rounds(n, many int) int {
 	}
 	return n
 }
+
+// relayPause is how often a relay looks whether a cut is over.
+const relayPause = 20 * time.Millisecond
 
 // hold keeps an attack up for a while: the time is the attack's, nothing is
 // expected of it.

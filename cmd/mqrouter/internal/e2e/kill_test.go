@@ -98,54 +98,6 @@ func (p places) drain(t *testing.T, endpoint string, acked map[string]bool) {
 	})
 }
 
-// TestKill9LosesAndDoublesNothing kills, during steady publishing from city a
-// to city b, every node on the path, one after another: routers of both
-// cities, the destination's broker, the origin's broker, and at last all of
-// them at once.
-func TestKill9LosesAndDoublesNothing(t *testing.T) {
-	c := newCluster(t)
-	c.upAll()
-	p := &publisher{acked: map[string]bool{}, failed: map[string]bool{}}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	var wg sync.WaitGroup
-	wg.Go(func() { p.run(ctx, t, c.nodes["rz-a-1"].client, 5*time.Millisecond) })
-	progress := func(n int) {
-		t.Helper()
-		from, _ := p.counts()
-		eventually(t, fmt.Sprintf("%d more acknowledged publishes", n), time.Minute, func() error {
-			if acked, failed := p.counts(); acked < from+n {
-				return fmt.Errorf("%d acknowledged, %d failed", acked, failed)
-			}
-			return nil
-		})
-	}
-	progress(200)
-	for _, victim := range []string{"rt-a1", "rt-b2", "rz-b-1", "rt-a2", "rz-a-1", "rt-b1", "rz-b-1"} {
-		c.kill9(victim)
-		progress(100)
-	}
-	for _, n := range c.nodes {
-		n.running.kill()
-	}
-	c.upAll()
-	progress(100)
-	stop()
-	wg.Wait()
-	seen := places{}
-	seen.drain(t, c.nodes["rz-b-1"].client, p.acked)
-	for id, at := range seen {
-		if len(at) != 1 {
-			t.Errorf("message %s is at %d places: %v", id, len(at), at)
-		}
-		if !p.acked[id] && !p.failed[id] {
-			t.Errorf("message %s was never published", id)
-		}
-	}
-	acked, failed := p.counts()
-	t.Logf("%d acknowledged, %d without an acknowledgement, %d received", acked, failed, len(seen))
-}
-
 // TestSIGTERMOfARouterIsNotNoticed stops routers gracefully, one at a time:
 // no publish fails, and traffic goes on over the other one.
 func TestSIGTERMOfARouterIsNotNoticed(t *testing.T) {

@@ -1,0 +1,327 @@
+package e2e
+
+import (
+	"context"
+	cryptorand "crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+)
+
+// ledger is what clients saw of a deployment, over its client ports only: what
+// they sent, each once, what was acknowledged, and where each message arrived.
+type ledger struct {
+	t  *testing.T
+	wg sync.WaitGroup
+
+	mu       sync.Mutex
+	sent     map[string]*sent           // guarded by mu: by message id
+	streams  []*stream                  // guarded by mu
+	strays   []string                   // guarded by mu: what nobody sent, or not there
+	versions map[string]map[uint64]bool // guarded by mu: cache key -> version sent -> acknowledged
+	consumed int                        // guarded by mu: deliveries
+	stop     [2]context.CancelFunc      // of publishers, of consumers
+	contexts [2]context.Context
+}
+
+// sent is a message: it has one home, a broadcast one in each city.
+type sent struct {
+	id     string
+	homes  []string
+	stream string // messages of one stream are in order; empty: no order is promised
+	seq    int
+	acked  bool
+	seen   map[string]map[place]bool // zone -> places
+}
+
+// place is where a message landed.
+type place struct {
+	broker string
+	queue  int32
+	offset int64
+}
+
+// stream is one publisher.
+type stream struct {
+	name          string
+	acked, failed int // guarded by the ledger's mu
+}
+
+// letter is what a publisher sends next.
+type letter struct {
+	topic, key string
+	properties map[string]string
+	homes      []string
+	stream     string
+	version    uint64 // of a change of key
+	size       int    // of the body in bytes, 0: small
+}
+
+func newLedger(t *testing.T) *ledger {
+	l := &ledger{t: t, sent: map[string]*sent{}, versions: map[string]map[uint64]bool{}}
+	for i := range l.stop {
+		l.contexts[i], l.stop[i] = context.WithCancel(t.Context())
+	}
+	t.Cleanup(func() {
+		l.stop[0]()
+		l.stop[1]()
+		l.wg.Wait()
+	})
+	return l
+}
+
+// publish starts a publisher: one message after another, each once.
+func (l *ledger) publish(name, endpoint string, pace time.Duration, next func(i int) letter) {
+	s := &stream{name: name}
+	l.mu.Lock()
+	l.streams = append(l.streams, s)
+	l.mu.Unlock()
+	ids, err := rocketmqclient.NewIDs(cryptorand.Reader)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx := l.contexts[0]
+	l.wg.Go(func() {
+		var producer *rocketmqclient.Producer
+		for i := 0; ctx.Err() == nil; i++ {
+			hold(pace)
+			if producer == nil {
+				p, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: endpoint})
+				if err != nil {
+					continue // it is down: the next turn tries again
+				}
+				producer = p
+				defer producer.Close()
+			}
+			l.one(ctx, producer, s, ids.Next(), i, next(i))
+		}
+	})
+}
+
+func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *stream, id string, seq int, next letter) {
+	m := &sent{id: id, homes: next.homes, stream: next.stream, seq: seq, seen: map[string]map[place]bool{}}
+	l.mu.Lock()
+	l.sent[id] = m
+	if next.version > 0 {
+		if l.versions[next.key] == nil {
+			l.versions[next.key] = map[uint64]bool{}
+		}
+		l.versions[next.key][next.version] = false
+	}
+	l.mu.Unlock()
+	out := &rocketmqclient.Message{Topic: next.topic, ID: id, Properties: next.properties, Body: fmt.Appendf(nil, "v%d", next.version)}
+	if next.size > 0 {
+		out.Body = make([]byte, next.size)
+	}
+	if next.key != "" {
+		out.Keys = []string{next.key}
+	}
+	_, err := producer.Send(context.WithoutCancel(ctx), out)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		s.failed++
+		return
+	}
+	s.acked++
+	m.acked = true
+	if next.version > 0 {
+		l.versions[next.key][next.version] = true
+	}
+}
+
+// burst publishes one large letter after another until enough says so. It is
+// none of the publishers that have to go on.
+func (l *ledger) burst(endpoint string, next letter, enough func() bool) {
+	l.t.Helper()
+	ids, err := rocketmqclient.NewIDs(cryptorand.Reader)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	producer, err := rocketmqclient.NewProducer(l.t.Context(), rocketmqclient.Config{Endpoint: endpoint})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	defer producer.Close()
+	s := &stream{}
+	for i := 0; !enough(); i++ {
+		l.one(l.t.Context(), producer, s, ids.Next(), i, next)
+	}
+}
+
+// consume starts a consumer of a zone, which notes places and acknowledges.
+func (l *ledger) consume(zone, endpoint, group, topic string) {
+	ctx := l.contexts[1]
+	l.wg.Go(func() {
+		for ctx.Err() == nil {
+			consumer, err := rocketmqclient.NewSimpleConsumer(ctx, rocketmqclient.Config{Endpoint: endpoint}, group, time.Second, rocketmqclient.Subscription{Topic: topic})
+			if err != nil {
+				hold(100 * time.Millisecond)
+				continue
+			}
+			for ctx.Err() == nil {
+				got, err := consumer.Receive(ctx, 32, 20*time.Second)
+				if err != nil {
+					hold(50 * time.Millisecond)
+					continue
+				}
+				l.note(zone, got)
+				if len(got) > 0 {
+					consumer.Ack(ctx, got...) // else it comes again, from the same place
+				}
+			}
+			consumer.Close()
+		}
+	})
+}
+
+func (l *ledger) note(zone string, got []*rocketmqclient.Received) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.consumed += len(got)
+	for _, r := range got {
+		m := l.sent[r.MessageID]
+		if m == nil || !slices.Contains(m.homes, zone) {
+			l.strays = append(l.strays, fmt.Sprintf("%s in %s", r.MessageID, zone))
+			continue
+		}
+		if m.seen[zone] == nil {
+			m.seen[zone] = map[place]bool{}
+		}
+		m.seen[zone][place{r.Broker, r.QueueID, r.Offset}] = true
+	}
+}
+
+// mark is a moment: what was acknowledged by then, and how far each publisher was.
+type mark struct {
+	acked  []*sent
+	sends  []int
+	newest map[string]uint64 // acknowledged version of each cache key
+}
+
+func (l *ledger) mark() mark {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m := mark{newest: map[string]uint64{}}
+	for key, versions := range l.versions {
+		for v, acked := range versions {
+			if acked {
+				m.newest[key] = max(m.newest[key], v)
+			}
+		}
+	}
+	for _, s := range l.sent {
+		if s.acked {
+			m.acked = append(m.acked, s)
+		}
+	}
+	for _, s := range l.streams {
+		m.sends = append(m.sends, s.acked)
+	}
+	return m
+}
+
+// goesOn is nil when every publisher but those named has n more acknowledgements
+// than at the mark.
+func (l *ledger) goesOn(m mark, n int, but ...string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, s := range l.streams {
+		if s.acked < m.sends[i]+n && !slices.Contains(but, s.name) {
+			return fmt.Errorf("%s: %d acknowledged since, %d failed in all", s.name, s.acked-m.sends[i], s.failed)
+		}
+	}
+	return nil
+}
+
+// arrived is nil when what the mark knows as acknowledged has been received at
+// each of its homes but those named.
+func (l *ledger) arrived(m mark, but ...string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	missing := map[string]int{}
+	for _, s := range m.acked {
+		for _, home := range s.homes {
+			if len(s.seen[home]) == 0 && !slices.Contains(but, home) {
+				missing[home]++
+			}
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("of %d acknowledged messages some are missing: %v", len(m.acked), missing)
+	}
+	return nil
+}
+
+// endPublishing stops the publishers; consumers go on.
+func (l *ledger) endPublishing() { l.stop[0]() }
+
+// verdict is every promise that what clients saw breaks: I1 for what was
+// acknowledged, I2 for all, I3 within streams.
+func (l *ledger) verdict() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var errs []error
+	for _, s := range l.strays {
+		errs = append(errs, fmt.Errorf("received what was not sent there: %s", s))
+	}
+	order := map[string][]*sent{}
+	for _, m := range l.sent {
+		for _, home := range m.homes {
+			switch n := len(m.seen[home]); {
+			case n > 1:
+				errs = append(errs, fmt.Errorf("I2: message %s is at %d places of %s: %v", m.id, n, home, m.seen[home]))
+			case n == 0 && m.acked:
+				errs = append(errs, fmt.Errorf("I1: message %s, acknowledged, did not arrive in %s", m.id, home))
+			}
+		}
+		if m.acked && m.stream != "" {
+			order[m.stream] = append(order[m.stream], m)
+		}
+	}
+	for name, ms := range order {
+		errs = append(errs, inOrder(name, ms)...)
+	}
+	return errors.Join(errs[:min(len(errs), 20)]...)
+}
+
+// inOrder holds the order of sending against the offsets of each queue.
+func inOrder(name string, ms []*sent) []error {
+	slices.SortFunc(ms, func(a, b *sent) int { return a.seq - b.seq })
+	type queue struct {
+		broker string
+		queue  int32
+	}
+	last := map[queue]int64{}
+	var errs []error
+	for _, m := range ms {
+		for _, places := range m.seen {
+			for p := range places {
+				q := queue{p.broker, p.queue}
+				if before, ok := last[q]; ok && p.offset <= before {
+					errs = append(errs, fmt.Errorf("I3: %s: message %d is at offset %d of %v, an earlier one at %d", name, m.seq, p.offset, q, before))
+				}
+				last[q] = p.offset
+			}
+		}
+	}
+	return errs
+}
+
+// sums is a line for the log.
+func (l *ledger) sums() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	acked := 0
+	for _, m := range l.sent {
+		if m.acked {
+			acked++
+		}
+	}
+	return fmt.Sprintf("%d messages: %d acknowledged, %d without an acknowledgement; %d deliveries", len(l.sent), acked, len(l.sent)-acked, l.consumed)
+}
