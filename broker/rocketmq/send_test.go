@@ -181,9 +181,9 @@ func TestSendBatchLimits(t *testing.T) {
 	}
 }
 
-// TestOversizeSendLeavesTheChannelUsable: neither a body above the limit nor a
+// TestG3_OversizeSendLeavesTheChannelUsable: neither a body above the limit nor a
 // request above gRPC's own limit harms the sends that follow on the connection.
-func TestOversizeSendLeavesTheChannelUsable(t *testing.T) {
+func TestG3_OversizeSendLeavesTheChannelUsable(t *testing.T) {
 	c := start(t, nil).dial(t, nil)
 	for _, size := range []int{maxBody + 1, maxRequestBytes - 1000, maxRequestBytes + 1} {
 		resp, err := c.SendMessage(as(t, "p"), &pb.SendMessageRequest{Messages: []*pb.Message{msg("t", "M", func(m *pb.Message) { m.Body = make([]byte, size) })}})

@@ -57,9 +57,9 @@ func dead(t *testing.T, c pb.MessagingServiceClient, handle string) *pb.Status {
 	return resp.GetStatus()
 }
 
-// TestSettlementsAsTheVeryFirstCall is a client that has switched to a server that
+// TestQ5_SettlementsAsTheVeryFirstCall is a client that has switched to a server that
 // has never heard of it.
-func TestSettlementsAsTheVeryFirstCall(t *testing.T) {
+func TestQ5_SettlementsAsTheVeryFirstCall(t *testing.T) {
 	b := start(t, nil)
 	handle := deliver(t, b.dial(t, nil), "M").GetReceiptHandle()
 	renewed := nack(t, b.dial(t, nil), "stranger", handle, durationpb.New(time.Minute))

@@ -16,6 +16,7 @@ type cluster struct {
 	t     *testing.T
 	dir   string
 	nodes map[string]*clusterNode
+	moved int // routers that were given new addresses
 }
 
 type clusterNode struct {

@@ -226,6 +226,12 @@ func (l *ledger) mark() mark {
 	return m
 }
 
+// without leaves the messages of a stream out.
+func (m mark) without(stream string) mark {
+	m.acked = slices.DeleteFunc(m.acked, func(s *sent) bool { return s.stream == stream })
+	return m
+}
+
 // goesOn is nil when every publisher but those named has n more acknowledgements
 // than at the mark.
 func (l *ledger) goesOn(m mark, n int, but ...string) error {
