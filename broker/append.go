@@ -157,5 +157,6 @@ func (b *Broker) takeDirty() woken {
 		f.seen = f.head()
 	}
 	s.dirtyFlows = s.dirtyFlows[:0]
+	w.flows = s.takeDirtyRelays() || w.flows
 	return w
 }

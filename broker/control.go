@@ -28,11 +28,12 @@ func (e *BodyError) Error() string {
 // The bodies of control records. str is a uvarint length and its bytes, n a
 // uvarint count, flow as in Cause. Each begins with a version byte.
 //
-//	TypeTopologyApplied  version u8 = 1 | term, number uvarint | digest 32 bytes |
+//	TypeTopologyApplied  version u8 = 1 or 2 | term, number uvarint | digest 32 bytes |
 //	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows), channel str |
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
 //	                     n, each channel: name str, n, each leg: city str, group str |
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
+//	                     in version 2: n, each channel: name str, n, each leg onward from here: city str, group str
 //	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
 //	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
 //	TypeSeal             version u8 = 1 | flow
@@ -40,6 +41,7 @@ func (e *BodyError) Error() string {
 //	                     n, each range: distance from the end of the one before, length
 const (
 	topologyVersion = 1
+	topologyOnward  = 2 // with legs onward; written only when there are some
 	progressVersion = 1
 	settleVersion   = 1
 	sealVersion     = 1
@@ -86,8 +88,9 @@ type groupBody struct {
 }
 
 type channelBody struct {
-	name string
-	legs []legKey
+	name   string
+	legs   []legKey
+	onward []legKey // from this group to the zones of its city
 }
 
 // legKey is a destination inside a flow.
@@ -98,7 +101,12 @@ type legKey struct {
 
 func (t *topologyBody) append(dst []byte) []byte {
 	e := encoder{b: dst}
-	e.byte(topologyVersion)
+	onward := slices.ContainsFunc(t.channels, func(c channelBody) bool { return len(c.onward) > 0 })
+	if onward {
+		e.byte(topologyOnward)
+	} else {
+		e.byte(topologyVersion)
+	}
 	e.uint(t.epoch.Term)
 	e.uint(t.epoch.Number)
 	e.raw(t.digest[:])
@@ -135,6 +143,13 @@ func (t *topologyBody) append(dst []byte) []byte {
 		e.str(string(o.zone))
 		e.u64(o.owned)
 	}
+	if onward {
+		e.uint(uint64(len(t.channels)))
+		for _, c := range t.channels {
+			e.str(c.name)
+			e.legKeys(c.onward)
+		}
+	}
 	return e.b
 }
 
@@ -147,8 +162,9 @@ func flagIf(on bool, flag byte) byte {
 
 func parseTopologyBody(b []byte) (*topologyBody, error) {
 	d := decoder{b: b}
-	if v := d.byte(); v != topologyVersion {
-		return nil, &BodyError{What: "topology applied", Version: v}
+	version := d.byte()
+	if version != topologyVersion && version != topologyOnward {
+		return nil, &BodyError{What: "topology applied", Version: version}
 	}
 	t := &topologyBody{epoch: zone.Epoch{Term: d.uint(), Number: d.uint()}}
 	copy(t.digest[:], d.take(uint64(len(t.digest))))
@@ -182,10 +198,27 @@ func parseTopologyBody(b []byte) (*topologyBody, error) {
 	for range d.count() {
 		t.owners = append(t.owners, ownerBody{zone: zone.Zone(d.str()), owned: d.u64()})
 	}
+	if version == topologyOnward {
+		d.onward(t.channels)
+	}
 	if !d.ok() {
-		return nil, &BodyError{What: "topology applied", Version: topologyVersion}
+		return nil, &BodyError{What: "topology applied", Version: version}
 	}
 	return t, nil
+}
+
+// onward reads the legs onward of the channels, which come in the same order.
+func (d *decoder) onward(channels []channelBody) {
+	if d.count() != len(channels) {
+		d.bad = true
+		return
+	}
+	for i := range channels {
+		if d.str() != channels[i].name {
+			d.bad = true
+		}
+		channels[i].onward = d.legKeys()
+	}
 }
 
 // appendProgressBody encodes a delta with the incarnation of each topic in it,

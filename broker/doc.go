@@ -7,6 +7,12 @@
 // package commitlog, index files are package queue, what consumers have in
 // hands is package consumer, the client protocol is package rocketmq.
 //
+// A channel that is broadcast to zones lands in the CZone of each city and goes
+// onward from there: the fold keeps for each such flow where its numbers landed
+// (relay), the origin's lineage table as far as the landings prove it, and a cursor
+// for each zone. Source serves these flows like the group's own, under the
+// origin's flow, lineages and numbers.
+//
 // It never speaks a client's protocol, dials nobody, and never reads a clock or
 // the live topology while it folds: what the fold needs of a topology is in the
 // record that says that it was applied.

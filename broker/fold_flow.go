@@ -107,11 +107,13 @@ func keyOf(id record.FlowID, city zone.City, group zone.Group) legKey {
 }
 
 func (s *state) legOf(id record.FlowID, key legKey) *leg {
-	f := s.out[id]
-	if f == nil {
-		return nil
+	if f := s.out[id]; f != nil {
+		return f.leg(keyOf(id, key.city, key.group))
 	}
-	return f.leg(keyOf(id, key.city, key.group))
+	if r := s.relays[id]; r != nil {
+		return r.leg(key)
+	}
+	return nil
 }
 
 // flowOf returns the flow of an outgoing record, or nil when it has no number yet.
@@ -178,7 +180,7 @@ func (s *state) newOutFlow(id record.FlowID) (*outFlow, error) {
 		return nil, err
 	}
 	if id.Channel {
-		for _, key := range s.channels[id.Target] {
+		for _, key := range s.legsOf(id.Target) {
 			f.legs = append(f.legs, &leg{key: key})
 		}
 	} else {
@@ -197,6 +199,12 @@ func (s *state) applySettle(body []byte) error {
 	for _, it := range items {
 		f := s.out[it.leg.Flow]
 		if f == nil {
+			if r := s.relays[it.leg.Flow]; r != nil {
+				if err := r.settle(legKey{it.leg.City, it.leg.Group}, it.through); err != nil {
+					return err
+				}
+				s.touchRelay(r)
+			}
 			continue
 		}
 		if err := f.settle(keyOf(it.leg.Flow, it.leg.City, it.leg.Group), it.through); err != nil {

@@ -67,11 +67,21 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 		s.counts.Refused++
 		return placement{}, nil
 	}
+	r, err := s.relayOf(env.Flow, f, e.Position)
+	if err != nil {
+		return placement{}, err
+	}
 	s.in[env.Flow] = f
 	f.enter(env.Lineage, env.LineageEpoch, env.Number, &s.counts)
 	f.settled = env.Through
 	f.history[len(f.history)-1].Last = env.Through
 	f.forget(env.OriginCursor)
+	if r != nil {
+		if err := r.append(e, env); err != nil {
+			return placement{}, err
+		}
+		s.touchRelay(r)
+	}
 	if env.Outcome != record.OutcomeLanded {
 		f.addOutcome(flow.Outcome{First: env.Number, Through: env.Through, Outcome: env.Outcome, Reason: env.Reason})
 		return placement{ok: true}, s.markChannel(e, env)

@@ -19,6 +19,9 @@ func (s *state) applyTopology(pos record.Position, body []byte) error {
 		return err
 	}
 	s.applyGroups(t)
+	if err := s.applyOnward(pos, t); err != nil {
+		return err
+	}
 	if err := s.applyChannels(t); err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func (s *state) applyChannels(body *topologyBody) error {
 		if !f.id.Channel {
 			continue
 		}
-		legs := s.channels[f.id.Target]
+		legs := s.legsOf(f.id.Target)
 		f.legs = slices.DeleteFunc(f.legs, func(l *leg) bool {
 			if slices.Contains(legs, l.key) {
 				return false

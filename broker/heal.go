@@ -112,6 +112,9 @@ func (s *state) indexPlaces() []indexPlace {
 	for _, f := range s.out {
 		list = append(list, indexPlace{f.ixID, &f.index})
 	}
+	for _, r := range s.relays {
+		list = append(list, indexPlace{r.ixID, &r.index})
+	}
 	return list
 }
 
@@ -127,6 +130,11 @@ func (s *state) ownerOf(id uint64) string {
 	for _, f := range s.out {
 		if f.ixID == id {
 			return fmt.Sprintf("flow to %s, class %s, lane %d", f.id.Target, f.id.Class, f.id.Lane)
+		}
+	}
+	for _, r := range s.relays {
+		if r.ixID == id {
+			return fmt.Sprintf("flow of %s onward on channel %s", r.id.Origin, r.id.Target)
 		}
 	}
 	return ""
@@ -147,6 +155,9 @@ func (s *state) slotsOf(e *commitlog.Entry, dst []slot) ([]slot, error) {
 	if e.Kind == commitlog.KindLanding {
 		if _, err := record.ParseEnvelope(e.Envelope, &s.envelope); err != nil {
 			return dst, err
+		}
+		if at, ok := s.onwardSlot(e); ok {
+			dst = append(dst, at)
 		}
 		if s.envelope.Outcome != record.OutcomeLanded {
 			for _, t := range s.channelTopics(s.envelope.Flow) {
@@ -179,6 +190,19 @@ func (s *state) slotsOf(e *commitlog.Entry, dst []slot) ([]slot, error) {
 	return append(dst, slot{index: t.queues[t.place(int(v.Queue()))].id, topic: t, entry: queueEntry(e, v)}), nil
 }
 
+// onwardSlot returns the entry of a landing in the index of its relay; false when
+// it has none. The envelope is parsed.
+func (s *state) onwardSlot(e *commitlog.Entry) (slot, bool) {
+	if e.Kind != commitlog.KindLanding {
+		return slot{}, false
+	}
+	r := s.relays[s.envelope.Flow]
+	if r == nil || e.Position < r.since {
+		return slot{}, false
+	}
+	return slot{index: r.ixID, entry: relayEntry(e, &s.envelope)}, true
+}
+
 // tally counts an entry, and notes what makes counts doubtful.
 func (h *healing) tally(e commitlog.Entry) error {
 	if e.Kind != commitlog.KindLanding {
@@ -196,17 +220,21 @@ func (h *healing) tally(e commitlog.Entry) error {
 		h.count[at.index]++
 		if err == nil && at.topic != nil {
 			err = h.weigh(&e, at)
+		} else if e.Kind == commitlog.KindLanding && h.s.counts.Refused > 0 {
+			h.doubt[at.index] = repeatedLandings
 		}
 	}
 	return err
 }
+
+const repeatedLandings = "the fold ignored repeated landings, which the log may still hold"
 
 // weigh notes what makes the count of a topic's queue doubtful.
 func (h *healing) weigh(e *commitlog.Entry, at slot) error {
 	t, c := at.topic, &h.s.counts
 	if at.entry.Label == markLabel {
 		if c.Refused > 0 {
-			h.doubt[at.index] = "the fold ignored repeated landings, which the log may still hold"
+			h.doubt[at.index] = repeatedLandings
 		}
 		return nil
 	}
@@ -221,7 +249,7 @@ func (h *healing) weigh(e *commitlog.Entry, at slot) error {
 		}
 		return nil
 	case e.Kind == commitlog.KindLanding && c.Refused > 0:
-		h.doubt[at.index] = "the fold ignored repeated landings, which the log may still hold"
+		h.doubt[at.index] = repeatedLandings
 	}
 	if !t.broadcast && (int(v.Queue()) >= t.want || e.Position == t.first) {
 		h.wrapped[t] = true

@@ -74,6 +74,9 @@ func wantSlots(t *testing.T, s *station) {
 		for _, p := range slots {
 			got, err := indexes[p.index].Get(at[p.index])
 			if err != nil || got != p.entry {
+				if p.topic == nil && e.Kind == commitlog.KindLanding && c.Refused > 0 {
+					continue // healing refuses these
+				}
 				if p.topic != nil && (p.topic.deadLetter && c.RepeatedDead+c.VoidProgress > 0 || c.Refused > 0) {
 					continue // healing refuses these
 				}

@@ -22,6 +22,7 @@ type metrics struct {
 	healed, refusedBudget                      metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
+	onwardOverBudget                           metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
 	registration                               metric.Registration
 }
@@ -59,6 +60,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		snapshotFailures: counter("mqrouter.broker.snapshot.failures", "snapshots that failed"),
 		snapshotHold:     seconds("mqrouter.broker.snapshot.hold", "how long the fold stood still for a snapshot"),
 		overBudgetCtr:    counter("mqrouter.broker.cache.over_budget", "times a cache subscription was left out of retention"),
+		onwardOverBudget: counter("mqrouter.broker.onward.over_budget", "times a zone that is served from landings was left out of retention"),
 	}
 	errs = append(errs, x.observe(m, b))
 	return x, errors.Join(errs...)
@@ -76,9 +78,9 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	var err error
 	x.registration, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		st := b.Status()
-		for _, f := range st.Outgoing {
+		for _, f := range joined(st.Outgoing) {
 			at := metric.WithAttributes(attribute.String("flow", f.Flow.Target), attribute.String("city", string(f.City)), attribute.String("group", string(f.Group)),
-				attribute.String("class", f.Flow.Class.String()), attribute.Int("lane", int(f.Flow.Lane)))
+				attribute.String("class", f.Flow.Class.String()), attribute.Int("lane", int(f.Flow.Lane)), attribute.Bool("onward", f.Onward))
 			o.ObserveInt64(backlog, f.BacklogBytes, at)
 			o.ObserveInt64(unsettled, int64(f.Head-f.Cursor), at)
 		}
@@ -91,6 +93,38 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	}, backlog, unsettled, lag, orphans)
 	return err
 }
+
+// joined adds up the flows that go onward, of which there is one for each origin: a
+// series for each would be too many.
+func joined(list []OutgoingStatus) []OutgoingStatus {
+	type key struct {
+		target string
+		city   zone.City
+		group  zone.Group
+		class  zone.Class
+		lane   uint8
+	}
+	at := map[key]int{}
+	out := make([]OutgoingStatus, 0, len(list))
+	for _, f := range list {
+		if !f.Onward {
+			out = append(out, f)
+			continue
+		}
+		k := key{f.Flow.Target, f.City, f.Group, f.Flow.Class, f.Flow.Lane}
+		i, ok := at[k]
+		if !ok {
+			at[k] = len(out)
+			out = append(out, f)
+			continue
+		}
+		out[i].BacklogBytes += f.BacklogBytes
+		out[i].Head += f.Head - f.Cursor
+	}
+	return out
+}
+
+func (x *metrics) onwardLeftOut() { x.onwardOverBudget.Add(context.Background(), 1) }
 
 func (x *metrics) close() {
 	if x != nil && x.registration != nil {

@@ -145,9 +145,6 @@ func checkMessage(t *zone.TopicInfo, v *view, m *Message) error {
 	if t.Kind != zone.KindNormal {
 		return refuse(KindUnsupported, "topics of kind %s are not supported by this version", t.Kind)
 	}
-	if t.Route.Kind == zone.RouteBroadcastZone {
-		return refuse(KindUnsupported, "route %s is not supported by this version", t.Route)
-	}
 	if m.Kind != 0 && m.Kind != t.Kind {
 		return refuse(KindUnsupported, "a message of kind %s on a topic of kind %s", m.Kind, t.Kind)
 	}

@@ -59,6 +59,7 @@ func (b *Broker) floor() (record.Position, []subKey) {
 	for _, n := range legs {
 		floor = min(floor, positionOf(n.index, n.from))
 	}
+	floor = b.relayFloor(floor, end)
 	var over []subKey
 	for _, sub := range subs {
 		lowest := end
@@ -154,6 +155,11 @@ func (b *Broker) horizon(now time.Time) (record.Position, error) {
 			keep = max(keep, b.limits.FlowHorizon)
 		}
 	}
+	for _, r := range b.state.relays {
+		if r.index.First() < r.index.Next() {
+			keep = max(keep, b.limits.FlowHorizon)
+		}
+	}
 	b.mu.RUnlock()
 	times, err := b.log.SegmentTimes(b.ctx)
 	if err != nil {
@@ -183,6 +189,11 @@ func (b *Broker) trimIndexes(begin record.Position) error {
 	}
 	for _, f := range b.state.out {
 		if err := trimIndex(f.index, begin); err != nil {
+			return err
+		}
+	}
+	for _, r := range b.state.relays {
+		if err := trimIndex(r.index, begin); err != nil {
 			return err
 		}
 	}

@@ -140,13 +140,14 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 		Hops: l.Hops, Path: l.Path, OriginCursor: l.OriginCursor, Landed: wallNow(),
 	}
 	if len(l.Records) == 0 {
-		env.Number, env.Through, env.Outcome, env.Reason = l.First, l.Through, l.Outcome, l.Reason
+		env.Number, env.Through, env.Outcome, env.Reason, env.Lineages = l.First, l.Through, l.Outcome, l.Reason, lineagesOf(l)
 		buf, err := record.AppendEnvelope(nil, &env)
 		return []commitlog.Entry{{Kind: commitlog.KindLanding, Envelope: buf}}, nil, err
 	}
+	lineages := lineagesOf(l)
 	entries = make([]commitlog.Entry, 0, len(l.Records))
-	// All envelopes are of one size: one arena holds them.
-	arena := make([]byte, 0, len(l.Records)*record.EnvelopeLen(&env))
+	// All envelopes but the first are of one size: one arena holds them.
+	arena := make([]byte, 0, len(l.Records)*record.EnvelopeLen(&env)+len(lineages)*lineageBytes)
 	for i, rec := range l.Records {
 		number := l.First + uint64(i)
 		r, reason, err := v.judge(l, rec)
@@ -159,6 +160,10 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 		env.Number, env.Through, env.Outcome, env.Reason = number, number, record.OutcomeLanded, record.ReasonNone
 		if reason != record.ReasonNone {
 			env.Outcome, env.Reason, rec = record.OutcomeParked, reason, nil
+		}
+		env.Lineages = nil
+		if i == 0 {
+			env.Lineages = lineages
 		}
 		start := len(arena)
 		if arena, err = record.AppendEnvelope(arena, &env); err != nil {
@@ -219,4 +224,21 @@ func (s *sink) Seal(ctx context.Context, id record.FlowID) (uint64, error) {
 		return 0, &Error{Op: "seal", Kind: kindOfLog(err), Err: err}
 	}
 	return s.Resume(id).Settled, nil
+}
+
+// lineageBytes is the room of one lineage row in an envelope (record.Envelope).
+const lineageBytes = 24
+
+// lineagesOf returns the rows of the landing's table that it proves. Only channels
+// are served onward, so only their landings carry it.
+func lineagesOf(l *flow.Landing) (rows []record.LineageMark) {
+	if !l.Flow.Channel {
+		return nil
+	}
+	for _, m := range l.Table {
+		if m.First <= l.First {
+			rows = append(rows, record.LineageMark(m))
+		}
+	}
+	return rows
 }

@@ -31,6 +31,10 @@ import (
 //	          end, lost, lost bytes, compacted, lost through, gap ranges, skip ranges (as in TypeGiveUp) |
 //	n flows in: flow, settled, fingerprint, sealed u8, orphans,
 //	          n lineages: id u64, epoch, last, n outcomes: first, through, outcome u8, reason |
+//	n channels that go onward: name str, n legs: city str, group str |
+//	n relays: flow, index, next, since, settled, n marks: epoch, id u64, first,
+//	          n extents: lineage u64, first, through, entry,
+//	          n legs: 1, city str, group str, cursor, fingerprint, parked, backlog |
 //	progress: the snapshot of package consumer
 //
 // where a fingerprint is lineage u64, number, checksum u32. Equal states have
@@ -96,6 +100,7 @@ func (s *state) encode() []byte {
 	s.encodeTopics(&e)
 	s.encodeOut(&e)
 	s.encodeIn(&e)
+	s.encodeRelays(&e)
 	e.b = s.progress.AppendSnapshot(e.b)
 	sum := crc32.Checksum(e.b[snapshotHead:], castagnoli)
 	binary.LittleEndian.PutUint32(e.b[snapshotHead-4:], sum)
@@ -282,6 +287,7 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 	s.decodeTopics(d, c)
 	s.decodeOut(d, c)
 	s.decodeIn(d)
+	s.decodeRelays(d, c)
 	if d.bad {
 		return nil, &SnapshotError{Name: name, What: "malformed"}
 	}

@@ -32,7 +32,7 @@ func (b *Broker) Legs() []flow.Leg {
 			}
 		}
 	}
-	return legs
+	return b.relayLegs(topo, legs)
 }
 
 // liveLeg names the leg with its city; false when the topology no longer has
@@ -53,7 +53,7 @@ func (b *Broker) Origin(id record.FlowID) (st flow.OriginState, ok bool) {
 	begin := b.log.Begin()
 	st, index, told := b.origin(id)
 	if index == nil {
-		return st, false
+		return b.relayOrigin(id)
 	}
 	// What was given up is told with its own reason, although it is trimmed.
 	defer func() { st.Oldest = min(st.Oldest, told) }()
@@ -105,6 +105,9 @@ func (b *Broker) Cursor(leg flow.Leg) (uint64, flow.Fingerprint) {
 
 // FingerprintAt implements flow.Source.
 func (b *Broker) FingerprintAt(id record.FlowID, number uint64) (flow.Fingerprint, bool) {
+	if b.isRelay(id) {
+		return b.relayFingerprint(id, number)
+	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	if f := b.state.out[id]; f != nil {
@@ -119,6 +122,9 @@ func (b *Broker) Wait(id record.FlowID, number uint64) <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.state.out[id]
+	if r := b.state.relays[id]; f == nil && r != nil {
+		return b.relayWait(r, number)
+	}
 	if f == nil || f.head() > number {
 		c := make(chan struct{})
 		if f != nil {
@@ -222,6 +228,9 @@ func (c *copier) flush(ctx context.Context, through uint64) error {
 // parkedCopy is false when the record is no longer readable, trimmed or damaged:
 // nothing can be kept of it then but the count.
 func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commitlog.Entry, bool, error) {
+	if b.isRelay(leg.Flow) {
+		return b.relayCopy(leg, number, o)
+	}
 	entry, ok, err := b.entryOf(leg.Flow, number)
 	if errors.Is(err, flow.ErrTrimmed) || (err == nil && !ok) {
 		return commitlog.Entry{}, false, nil
@@ -241,10 +250,15 @@ func (b *Broker) parkedCopy(leg flow.Leg, number uint64, o flow.Outcome) (commit
 	if err != nil {
 		return commitlog.Entry{}, false, err
 	}
-	e, err := b.copyTo(ParkedTopic, v, &Cause{
+	e, err := b.copyTo(ParkedTopic, v, legCause(leg, number, o, v))
+	return e, err == nil, err
+}
+
+// legCause says why the record of a leg's number is a dead letter.
+func legCause(leg flow.Leg, number uint64, o flow.Outcome, v record.View) *Cause {
+	return &Cause{
 		Kind: CauseLeg, Topic: zone.Topic(v.Topic()), Queue: int(v.Queue()),
 		Flow: leg.Flow, City: leg.City, Destination: leg.Group, Number: number,
 		Outcome: o.Outcome, Reason: o.Reason, Original: v.Identity(),
-	})
-	return e, err == nil, err
+	}
 }

@@ -16,6 +16,9 @@ const maxRun = 1 << 20
 // Read implements flow.Source. Numbers that the origin does not send this
 // destination come as items without a record, as ranges.
 func (b *Broker) Read(leg flow.Leg, from uint64, count, bytes int, dst []flow.Item) ([]flow.Item, error) {
+	if b.isRelay(leg.Flow) {
+		return b.relayRead(leg, from, count, bytes, dst)
+	}
 	size, start := 0, len(dst)
 	for count > 0 {
 		p := b.plan(leg, from, count)

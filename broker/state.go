@@ -36,19 +36,22 @@ type state struct {
 	digest   zone.Digest
 
 	channels  map[string][]legKey
+	onward    map[string][]legKey  // legs of a channel from this group to the zones of its city
 	owners    map[zone.Zone]uint64 // what each zone owned; see ownerBody
 	topics    map[zone.Topic]*topic
 	subs      map[subKey]*subscription
 	progress  *consumer.Progress
 	out       map[record.FlowID]*outFlow
 	in        map[record.FlowID]*inFlow
-	nextIndex uint64 // number of the next index; never given twice
+	relays    map[record.FlowID]*relay // of flows in in
+	nextIndex uint64                   // number of the next index; never given twice
 	counts    counts
 
 	// Volatile: what the entries of this delivery touched, for whoever wakes
 	// the waiting.
 	dirtyTopics []*topic
 	dirtyFlows  []*outFlow
+	dirtyRelays []*relay
 	dropped     []droppedIndex // to be deleted; ascending by at
 
 	envelope record.Envelope // volatile: of the landing at hand; its strings serve the next one
@@ -114,11 +117,13 @@ func newState(self zone.Group, store record.Incarnation, indexes *queue.Store) *
 	return &state{
 		self: self, store: store, indexes: indexes,
 		channels: map[string][]legKey{},
+		onward:   map[string][]legKey{},
 		owners:   map[zone.Zone]uint64{},
 		topics:   map[zone.Topic]*topic{},
 		subs:     map[subKey]*subscription{},
 		out:      map[record.FlowID]*outFlow{},
 		in:       map[record.FlowID]*inFlow{},
+		relays:   map[record.FlowID]*relay{},
 		progress: consumer.NewProgress(),
 	}
 }

@@ -55,11 +55,13 @@ type GroupStatus struct {
 	Waiting  int    // receives that wait for messages
 }
 
-// OutgoingStatus is a destination of a flow that begins here.
+// OutgoingStatus is a destination of a flow that begins here, or lands here and
+// goes onward.
 type OutgoingStatus struct {
 	Flow         record.FlowID
 	City         zone.City
 	Group        zone.Group
+	Onward       bool // the flow began elsewhere, landed here and goes on; Head is its settled prefix
 	Head, Cursor uint64
 	BacklogBytes int64
 	Oldest       time.Duration // age of the oldest unsettled record; 0 = none
@@ -180,6 +182,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 			oldest = append(oldest, n)
 		}
 	}
+	oldest = append(oldest, b.onwardStatus(st)...)
 	for _, id := range sortedFlows(s.in) {
 		f := s.in[id]
 		st.Incoming = append(st.Incoming, IncomingStatus{

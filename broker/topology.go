@@ -20,9 +20,6 @@ func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 		list = append(list, fmt.Sprintf("broker group %s has %d nodes; one is supported", me.Name, len(me.Nodes)))
 	}
 	for _, topic := range t.Topics {
-		if topic.Route.Kind == zone.RouteBroadcastZone {
-			list = append(list, fmt.Sprintf("topic %s: route %s", topic.Name, topic.Route))
-		}
 		if topic.AtBudget == zone.BudgetCompact {
 			list = append(list, fmt.Sprintf("topic %s: at_budget: %s", topic.Name, topic.AtBudget))
 		}

@@ -34,13 +34,16 @@ func (t *Topology) Landings(topic *TopicInfo) []*ZoneInfo {
 
 // ConsumedIn reports whether the consumer group consumes in the zone: one of
 // its declared zones, or, when it declares none, any zone where one of its
-// topics can land.
+// topics can land. A cache subscription is read from the CZone only.
 func (t *Topology) ConsumedIn(g *ConsumerGroupInfo, z *ZoneInfo) bool {
 	if g == nil || z == nil {
 		return false
 	}
 	if len(g.Zones) > 0 {
 		return g.declares(z)
+	}
+	if g.Cache && z != z.City.CZone {
+		return false // a city has one cache, and it reads where the city lands
 	}
 	for _, topic := range g.Topics {
 		if t.LandsIn(topic, z) {

@@ -69,7 +69,8 @@ type Consumer struct {
 
 // Flow describes one leg of a flow at its origin.
 type Flow struct {
-	Target       string        `json:"target"` // destination group or channel
+	Target       string        `json:"target"`           // destination group or channel
+	Origin       string        `json:"origin,omitempty"` // group where a flow began that landed here and goes onward; empty = here
 	Channel      bool          `json:"channel,omitempty"`
 	City         string        `json:"city"`
 	Group        string        `json:"group"`

@@ -28,7 +28,7 @@ func cut(items []Item, limit int, old []zone.City) run {
 	r := run{skip: items[0].Skip, gap: items[0].Gap, reason: items[0].Reason}
 	for i := range items {
 		it := &items[i]
-		if it.Skip != r.skip || it.Gap != r.gap || it.Reason != r.reason {
+		if it.Skip != r.skip || it.Gap != r.gap || it.Reason != r.reason || it.Hops != items[0].Hops || !slices.Equal(it.Path, items[0].Path) {
 			break
 		}
 		if r.skip {

@@ -18,6 +18,11 @@
 // verify decide where a session begins when origin or destination came back
 // from a crash, a wipe or an old copy.
 //
+// A source may also serve what landed here, under the origin's flow and numbers
+// (OriginState.Landed). Its Open says so. Its destination may be ahead of it, which
+// is no disagreement then: the cursor follows when the source gets there. A change
+// of the lineages under it ends the session, and the next one tells them anew.
+//
 // # Promises
 //
 //   - A number counts as settled at the origin only after an Ack, and an Ack

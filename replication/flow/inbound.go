@@ -27,6 +27,7 @@ type inbound struct {
 	open    wire.Open
 	entry   *entry // its fields are guarded by Inbox.mu
 	resumed resumption
+	lineage record.LineageID // of the last landing
 	rx      receiver
 	batch   wire.Batch // decoded again and again
 	frames  chan wire.Frame
@@ -169,6 +170,8 @@ func (in *Inbox) admit(o *wire.Open, class zone.Class) *RefusedError {
 		return refused(wire.CodeMalformed, "the flow has no origin or target")
 	case !o.Flow.Channel && o.Flow.Target != string(own):
 		return refused(wire.CodeUnknownGroup, "the flow is for %q", o.Flow.Target)
+	case o.Role == wire.OpenHolder && !o.Flow.Channel:
+		return refused(wire.CodeWrongIdentity, "only channels are served by others than their origin")
 	case !isIn(o.Residency, in.city):
 		return refused(wire.CodeResidency, "the flow's records may not enter %q", in.city)
 	}
@@ -262,7 +265,19 @@ func (x *inbound) snapshot() FlowStatus {
 
 // landing returns a landing with what all of the session's have in common.
 func (x *inbound) landing(first uint64, id record.LineageID, epoch, cursor uint64, hops uint8) Landing {
-	return Landing{
+	l := Landing{
 		Flow: x.open.Flow, Lineage: id, LineageEpoch: epoch, First: first, Hops: max(hops, x.hops), OriginCursor: cursor,
 	}
+	if id != x.lineage { // the session's first, or the first of a lineage
+		x.lineage, l.Table = id, marksOf(x.open.Lineage)
+	}
+	return l
+}
+
+func marksOf(table []wire.Mark) []Mark {
+	marks := make([]Mark, len(table))
+	for i, m := range table {
+		marks[i] = Mark(m)
+	}
+	return marks
 }

@@ -54,6 +54,7 @@ type lane struct {
 	scratch   []byte      // data before compression
 	squeezed  []byte      // data after compression
 	residency []zone.City // of the last run
+	hops      uint8       // of frames; not 0 only when landings are served
 	ackFrame  wire.Ack
 	traces    spans // of traced records on their way
 

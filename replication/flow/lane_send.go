@@ -19,7 +19,7 @@ func (l *lane) send(ctx context.Context, c *conn, t wire.Type, payload []byte) e
 }
 
 func (l *lane) sendFlagged(ctx context.Context, c *conn, t wire.Type, flags uint16, payload []byte) error {
-	err := c.stream.Send(ctx, wire.Frame{Type: t, Flags: flags, Session: c.id, Class: l.leg.Flow.Class, Payload: payload})
+	err := c.stream.Send(ctx, wire.Frame{Type: t, Flags: flags, Session: c.id, Class: l.leg.Flow.Class, Hops: l.hops, Payload: payload})
 	l.payload = payload[:0]
 	if cap(payload) > keepBuffer {
 		l.payload = nil
@@ -37,12 +37,16 @@ func (l *lane) sendOpen(ctx context.Context, c *conn, cursor uint64) error {
 		Cursor: cursor, Oldest: l.state.Oldest, Head: l.state.Head, MaxRecord: l.maxRecord,
 		Residency: l.nextResidency(cursor),
 	}
+	if l.state.Landed {
+		o.Role = wire.OpenHolder
+	}
 	for _, m := range marks {
 		o.Lineage = append(o.Lineage, wire.Mark(m))
 	}
 	if t := l.src.Topology(); t != nil {
 		o.RouteEpoch = t.Epoch
 	}
+	l.hops = 0 // what an Open has passed counts for all of its session
 	return l.send(ctx, c, wire.TypeOpen, o.Append(l.payload[:0]))
 }
 
@@ -84,6 +88,11 @@ func (l *lane) sendNext(ctx context.Context, c *conn) (bool, error) {
 	}()
 	if items[0].Number != l.s.next {
 		return false, errors.New("flow: the source read another number than asked")
+	}
+	if items[0].Lineage != 0 {
+		if row, _ := markAt(l.state.Lineage, items[0].Number); row.ID != items[0].Lineage {
+			return false, errOtherTable
+		}
 	}
 	return l.sendItems(ctx, c, items, bytes)
 }
@@ -139,6 +148,9 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 		First: first, Count: uint32(len(r.items)), Cursor: l.s.cursor, Lineage: row.ID, LineageEpoch: row.Epoch,
 		Path: l.path, Residency: r.residency,
 	}
+	if l.state.Landed {
+		b.Path, l.hops = r.items[0].Path, r.items[0].Hops
+	}
 	if l.near || l.rawOnly || !l.thrift.worth(r.raw) {
 		return l.sendData(ctx, c, &b, last, r.raw, &r.traced, appendRaw(l.payload[:0], &b, r))
 	}
@@ -147,7 +159,7 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 	b.RawSize, b.Data = uint32(r.raw), l.scratch
 	if l.thrift.saw(r.raw, len(l.squeezed)) {
 		b.Codec, b.Data = wire.CodecZstd, l.squeezed
-		if l.leg.Flow.Channel && l.s.whole(last, r.raw) {
+		if l.leg.Flow.Channel && !l.state.Landed && l.s.whole(last, r.raw) {
 			l.o.cache.put(l.leg.Flow, &packed{
 				first: first, count: len(r.items), lineage: row, residency: r.residency,
 				raw: r.raw, data: append([]byte(nil), l.squeezed...), traced: r.traced,
@@ -178,7 +190,7 @@ func (l *lane) sendData(ctx context.Context, c *conn, b *wire.Batch, last uint64
 // packedAhead returns the next batch in the form in which another leg of the
 // channel has sent it, when it fits.
 func (l *lane) packedAhead(count, bytes int) *packed {
-	if !l.leg.Flow.Channel || l.near || l.rawOnly {
+	if !l.leg.Flow.Channel || l.near || l.rawOnly || l.state.Landed {
 		return nil
 	}
 	p := l.o.cache.get(l.leg.Flow, l.s.next)

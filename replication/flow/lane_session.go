@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -44,6 +45,7 @@ func (l *lane) session(ctx context.Context) (err error) {
 	l.setState(StateOpening, wire.CodeOK, "")
 	now := time.Now()
 	l.s.start(now, l.lim, state.Head, cursor)
+	l.s.landed = state.Landed
 	c := &conn{id: l.rng.Uint64() | 1, frames: make(chan wire.Frame, frameQueue), failed: make(chan error, 1), seal: seal}
 
 	dialCtx, cancel := context.WithTimeout(ctx, l.lim.OpenTimeout)
@@ -67,7 +69,8 @@ func (l *lane) session(ctx context.Context) (err error) {
 		_ = c.stream.Close(code) // its error says nothing that the session's end does not
 		<-done
 		if l.s.phase != phaseOpening {
-			l.behind = l.s.backlog()
+			// After a change of tables only a session can tell what is settled.
+			l.behind = l.s.backlog() || errors.Is(err, errOtherTable)
 		}
 		l.traces.abandon(code)
 	}()
@@ -200,9 +203,25 @@ func (l *lane) look() error {
 	if !ok {
 		return errNothing
 	}
+	if state.Landed && (state.Head < l.state.Head || !continues(l.state.Lineage, state.Lineage)) {
+		return errOtherTable
+	}
 	l.state = state
 	l.s.grown(time.Now(), state.Head)
 	return nil
+}
+
+// errOtherTable ends a session at once, to begin another: what landed here belongs
+// to another lineage table than the one that the session's Open told.
+var errOtherTable error = &retryError{refused(wire.CodeOK, "the lineages of what landed here have changed"), 0}
+
+// continues reports whether a lineage table is the one before, without rows that
+// began in between: they may be told only by an Open.
+func continues(before, now []Mark) bool {
+	if len(now) > wire.MaxMarks || len(before) > wire.MaxMarks {
+		return len(now) == len(before)
+	}
+	return slices.Equal(before, now)
 }
 
 // record hands what is settled to the source. A failure keeps it for later.

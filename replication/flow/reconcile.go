@@ -35,6 +35,8 @@ func reconcile(o *wire.Open, have *SinkState) (resumption, *RefusedError) {
 		end := o.Head
 		if i+1 < len(table) {
 			end = table[i+1].First - 1
+		} else if o.Role == wire.OpenHolder {
+			end = max(end, h.Last) // a holder may have less of it than is here
 		} else if h.Last > o.Head {
 			// The lineage is still being written, so the origin cannot have
 			// numbered less in it than the destination has.
@@ -133,7 +135,7 @@ func (o *origin) verify(a *wire.Accept) *RefusedError {
 	switch {
 	case a.Next == 0:
 		return refused(wire.CodeMalformed, "the destination expects number 0")
-	case a.Next > o.state.Head+1:
+	case a.Next > o.state.Head+1 && !o.state.Landed:
 		return refused(wire.CodeDiverged, "the destination expects %d beyond head %d", a.Next, o.state.Head)
 	case last == (wire.Fingerprint{}):
 		return nil

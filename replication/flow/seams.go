@@ -39,6 +39,10 @@ type OriginState struct {
 	// the lineage in force, with First = Head+1 until it has a number: a copy
 	// that was restored must differ from its original from its start on.
 	Lineage []Mark
+	// Landed says that this end is no origin: it serves what landed here. Head is
+	// then the last number that settled here, Lineage what the landings prove, and
+	// either may move back while the origin makes up its mind.
+	Landed bool
 }
 
 // Outcome is the settlement of a range of numbers that did not land.
@@ -66,6 +70,11 @@ type Item struct {
 	Gap     bool
 	Reason  record.Reason
 	Through uint64
+
+	// What follows is of sources that serve landings; zero else.
+	Lineage record.LineageID // of the number
+	Hops    uint8            // of the re-landing that is to be
+	Path    []zone.City      // cities passed, this one included
 }
 
 // last returns the last number of the item.
@@ -147,6 +156,9 @@ type Landing struct {
 	Hops         uint8
 	Path         []zone.City
 	OriginCursor uint64
+	// Table is the origin's lineage table, in the first landing of a session or of
+	// a lineage; nil elsewhere. Rows behind First are not proven by it.
+	Table []Mark
 }
 
 // Sink is the destination's end as the receiver sees it. Package broker

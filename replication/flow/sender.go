@@ -50,6 +50,7 @@ type sender struct {
 	partial int    // batches in flight that are not full
 
 	moved   bool       // the settled prefix moved in this session
+	landed  bool       // the source serves landings: the destination may be ahead of it
 	pending Settlement // settled, not yet recorded by the source
 
 	opened   time.Time
@@ -77,7 +78,8 @@ func (s *sender) accept(now time.Time, a *wire.Accept) (rewound uint64, err *Ref
 		return 0, refused(wire.CodeMalformed, "accepted twice")
 	}
 	s.phase, s.next, s.progress = phaseStreaming, a.Next, now
-	// A full list goes on in the Acks that follow.
+	// A full list goes on in the Acks that follow. What is ahead of the source is
+	// settled when the source gets there.
 	through := a.Next - 1
 	if len(a.Outcomes) == wire.MaxOutcomes {
 		through = a.Outcomes[len(a.Outcomes)-1].Through
@@ -92,8 +94,26 @@ func (s *sender) accept(now time.Time, a *wire.Accept) (rewound uint64, err *Ref
 		return 0, err
 	}
 	s.acked = through
+	s.behind()
 	s.grant(a.Credit)
 	return rewound, nil
+}
+
+// behind keeps what is pending at or below the head of a source that serves
+// landings and has less than the destination; grown asks again.
+func (s *sender) behind() {
+	if !s.landed {
+		return
+	}
+	if s.acked > s.cursor {
+		s.pending.Through = max(s.pending.Through, min(s.acked, s.head))
+	}
+	if s.pending.Through > s.head {
+		s.pending.Through = s.head
+	}
+	if s.pending.Through <= s.cursor {
+		s.pending.Through = 0
+	}
 }
 
 // ack takes an Ack.
@@ -169,6 +189,7 @@ func (s *sender) settlement() (Settlement, bool) {
 	if p.Through == 0 {
 		return p, false
 	}
+	p.Outcomes = outcomesThrough(p.Outcomes, p.Through)
 	left := uint64(settleStep)
 	for i := range p.Outcomes {
 		o := &p.Outcomes[i]
@@ -186,12 +207,28 @@ func (s *sender) settlement() (Settlement, bool) {
 	return p, true
 }
 
+// outcomesThrough returns the outcomes up to a number. Only a source that serves
+// landings has some beyond: its destination is ahead of it.
+func outcomesThrough(list []Outcome, through uint64) []Outcome {
+	n := len(list)
+	if n == 0 || list[n-1].Through <= through {
+		return list
+	}
+	for n > 0 && list[n-1].First > through {
+		n--
+	}
+	list = slices.Clone(list[:n])
+	if n > 0 {
+		list[n-1].Through = min(list[n-1].Through, through)
+	}
+	return list
+}
+
 // recorded tells that the source has recorded what is pending up to through.
 func (s *sender) recorded(through uint64) {
 	s.cursor = max(s.cursor, through)
 	if through >= s.pending.Through {
-		s.pending = Settlement{Outcomes: s.pending.Outcomes[:0]}
-		return
+		s.pending.Through = 0
 	}
 	n := 0
 	for n < len(s.pending.Outcomes) && s.pending.Outcomes[n].Through <= through {
@@ -302,6 +339,7 @@ func (s *sender) grown(now time.Time, head uint64) {
 			s.progress, s.probed = now, now
 		}
 		s.head = head
+		s.behind()
 	}
 }
 

@@ -93,7 +93,8 @@
 //	    56    8 through
 //	    64    8 origin's cursor
 //	    72    8 landed at
-//	    80      fields: 1 flow origin, 2 flow target, 3 path (per city u16 length, bytes)
+//	    80      fields: 1 flow origin, 2 flow target, 3 path (per city u16 length, bytes),
+//	            4 lineage table of the origin (per row epoch u64, id u64, first u64)
 //
 // # What is checked where
 //

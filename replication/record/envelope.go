@@ -32,12 +32,15 @@ const (
 	envTagOrigin = 1
 	envTagTarget = 2
 	envTagPath   = 3
-	envTagEnd    = 4
+	envTagMarks  = 4
+	envTagEnd    = 5
+
+	envMarkLen = 24
 )
 
 // EnvelopeLen returns the number of bytes that AppendEnvelope appends for e.
 func EnvelopeLen(e *Envelope) int {
-	return envFixedLen + fieldLen(len(e.Flow.Origin)) + fieldLen(len(e.Flow.Target)) + fieldLen(listLen(e.Path))
+	return envFixedLen + fieldLen(len(e.Flow.Origin)) + fieldLen(len(e.Flow.Target)) + fieldLen(listLen(e.Path)) + fieldLen(len(e.Lineages)*envMarkLen)
 }
 
 // AppendEnvelope appends the encoded envelope to dst and returns the longer
@@ -84,6 +87,7 @@ func AppendEnvelope(dst []byte, e *Envelope) ([]byte, error) {
 	dst = appendField(dst, envTagOrigin, e.Flow.Origin)
 	dst = appendField(dst, envTagTarget, e.Flow.Target)
 	dst = appendList(dst, envTagPath, e.Path)
+	dst = appendMarks(dst, e.Lineages)
 	b = dst[start:]
 	le.PutUint32(b[envSum:], envelopeSum(b))
 	return dst, nil
@@ -134,9 +138,13 @@ func ParseEnvelope(b []byte, e *Envelope) (n int, err error) {
 	if err := checkList(b, fields[envTagPath]); err != nil {
 		return 0, err
 	}
+	if fields[envTagMarks].len%envMarkLen != 0 {
+		return 0, &FormatError{Offset: int(fields[envTagMarks].off), What: "lineage row cut short"}
+	}
 	e.Flow.Origin = keep(e.Flow.Origin, fields[envTagOrigin].of(b))
 	e.Flow.Target = keep(e.Flow.Target, fields[envTagTarget].of(b))
 	e.Path = keepPath(e.Path, fields[envTagPath].of(b))
+	e.Lineages = parseMarks(fields[envTagMarks].of(b))
 	e.Flow.Incarnation = Incarnation(le.Uint64(b[envIncarnation:]))
 	e.Flow.Channel = b[envChannel] == 1
 	e.Flow.Class = zone.Class(b[envClass])
@@ -150,6 +158,32 @@ func ParseEnvelope(b []byte, e *Envelope) (n int, err error) {
 	e.OriginCursor = le.Uint64(b[envCursor:])
 	e.Landed = getTime(b[envLanded:])
 	return len(b), nil
+}
+
+func appendMarks(dst []byte, marks []LineageMark) []byte {
+	if len(marks) == 0 {
+		return dst
+	}
+	le := binary.LittleEndian
+	dst = appendFieldHead(dst, envTagMarks, len(marks)*envMarkLen)
+	for _, m := range marks {
+		dst = le.AppendUint64(dst, m.Epoch)
+		dst = le.AppendUint64(dst, uint64(m.ID))
+		dst = le.AppendUint64(dst, m.First)
+	}
+	return dst
+}
+
+func parseMarks(b []byte) []LineageMark {
+	if len(b) == 0 {
+		return nil
+	}
+	le := binary.LittleEndian
+	marks := make([]LineageMark, 0, len(b)/envMarkLen)
+	for ; len(b) > 0; b = b[envMarkLen:] {
+		marks = append(marks, LineageMark{Epoch: le.Uint64(b), ID: LineageID(le.Uint64(b[8:])), First: le.Uint64(b[16:])})
+	}
+	return marks
 }
 
 func keep[S ~string](old S, b []byte) S {

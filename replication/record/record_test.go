@@ -299,7 +299,7 @@ func TestLimits(t *testing.T) {
 
 // The golden files are the format: a change here is a new version, never an edit.
 func TestGoldenBytes(t *testing.T) {
-	golden := map[string][]byte{"envelope-landed": encodeEnvelope(t, fullEnvelope()), "envelope-gap": encodeEnvelope(t, gapEnvelope())}
+	golden := map[string][]byte{"envelope-landed": encodeEnvelope(t, fullEnvelope()), "envelope-gap": encodeEnvelope(t, gapEnvelope()), "envelope-lineages": encodeEnvelope(t, lineageEnvelope())}
 	for name, r := range samples() {
 		golden["record-"+name] = encode(t, r)
 	}
@@ -374,6 +374,12 @@ func gapEnvelope() *Envelope {
 	}
 }
 
+func lineageEnvelope() *Envelope {
+	e := gapEnvelope()
+	e.Lineages = []LineageMark{{Epoch: 1, ID: 2, First: 1}, {Epoch: 3, ID: 0xA1A2A3A4A5A6A7A8, First: 50}}
+	return e
+}
+
 func encodeEnvelope(t testing.TB, e *Envelope) []byte {
 	t.Helper()
 	b, err := AppendEnvelope(nil, e)
@@ -385,7 +391,7 @@ func encodeEnvelope(t testing.TB, e *Envelope) []byte {
 
 func TestEnvelopeRoundTrip(t *testing.T) {
 	var got Envelope // used again and again: nothing of one may show in the next
-	for _, e := range []*Envelope{fullEnvelope(), gapEnvelope(), {Outcome: OutcomeParked, Reason: 60000}, fullEnvelope()} {
+	for _, e := range []*Envelope{fullEnvelope(), lineageEnvelope(), gapEnvelope(), {Outcome: OutcomeParked, Reason: 60000}, fullEnvelope()} {
 		b := encodeEnvelope(t, e)
 		if len(b) != EnvelopeLen(e) {
 			t.Errorf("%d bytes, EnvelopeLen says %d", len(b), EnvelopeLen(e))
@@ -478,6 +484,7 @@ func FuzzParse(f *testing.F) {
 func FuzzParseEnvelope(f *testing.F) {
 	f.Add(encodeEnvelope(f, fullEnvelope()))
 	f.Add(encodeEnvelope(f, gapEnvelope()))
+	f.Add(encodeEnvelope(f, lineageEnvelope()))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) >= envFixedLen {
 			b = bytes.Clone(b)

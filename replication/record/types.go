@@ -180,4 +180,15 @@ type Envelope struct {
 	Path         []zone.City // cities passed, origin first
 	OriginCursor uint64      // the origin's cursor when it sent: what outcomes up to it ask for is durable there, so they may be forgotten
 	Landed       time.Time
+	// Lineages is the origin's lineage table up to Number, ascending. It stands in
+	// the first envelope of a session or of a lineage only, so that whoever serves
+	// the landings onward can prove what they are; nil elsewhere.
+	Lineages []LineageMark
+}
+
+// LineageMark says from which number of a flow on a lineage counts.
+type LineageMark struct {
+	Epoch uint64
+	ID    LineageID
+	First uint64
 }

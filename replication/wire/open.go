@@ -10,7 +10,7 @@ import (
 //	flow (flow id), city, group, origin city (texts),
 //	lineage (list: epoch (8), id (8), first (8)),
 //	cursor (8), oldest (8), head (8), route epoch (16),
-//	residency (list of texts), max record (4)
+//	residency (list of texts), max record (4), role (1; left out when it is 0)
 type Open struct {
 	Flow       record.FlowID
 	City       zone.City  // destination
@@ -23,7 +23,19 @@ type Open struct {
 	RouteEpoch zone.Epoch
 	Residency  []zone.City // cities that the first records to come may enter; empty = all. Each Batch says its own
 	MaxRecord  uint32      // bytes of the largest record that will be sent
+	Role       OpenRole
 }
+
+// OpenRole says as what the opener speaks. A reader that does not know the field,
+// or the role, takes the opener for the origin, and refuses by identity who is not.
+type OpenRole uint8
+
+// The roles.
+const (
+	OpenOrigin OpenRole = iota // it numbered the records
+	OpenHolder                 // it has landed them and serves them onward
+	openRoleEnd
+)
 
 // Append appends the payload to dst.
 func (o *Open) Append(dst []byte) []byte {
@@ -37,7 +49,11 @@ func (o *Open) Append(dst []byte) []byte {
 	dst = le.AppendUint64(dst, o.Head)
 	dst = appendEpoch(dst, o.RouteEpoch)
 	dst = appendCities(dst, o.Residency)
-	return le.AppendUint32(dst, o.MaxRecord)
+	dst = le.AppendUint32(dst, o.MaxRecord)
+	if o.Role == OpenOrigin {
+		return dst
+	}
+	return append(dst, byte(o.Role))
 }
 
 // ParseOpen parses a payload. It keeps no reference to b.
@@ -55,5 +71,10 @@ func ParseOpen(b []byte) (Open, error) {
 	o.RouteEpoch = r.epoch("route epoch")
 	o.Residency = r.cities("residency", MaxCities, nil)
 	o.MaxRecord = r.u32("max record")
+	if len(r.b) > 0 {
+		if o.Role = OpenRole(r.u8("role")); o.Role >= openRoleEnd {
+			o.Role = OpenOrigin
+		}
+	}
 	return o, r.done()
 }

@@ -157,7 +157,11 @@ func printFlows(w io.Writer, all []admin.Status) {
 			if fl.Held != "" {
 				state += ": " + fl.Held
 			}
-			t.row(s.Group, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), budgetUsed(fl), fl.Lost, state)
+			from := s.Group
+			if fl.Origin != "" {
+				from += " (of " + fl.Origin + ")"
+			}
+			t.row(from, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), budgetUsed(fl), fl.Lost, state)
 		}
 	}
 	section(w, "flows", t)

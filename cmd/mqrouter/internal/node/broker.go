@@ -129,23 +129,6 @@ func (n *brokerNode) serveSession(ctx context.Context, guard *peer.TLS, s *peer.
 	}
 }
 
-// speaksForItself refuses a broker that opens a flow of another group; what a
-// router brings, routers have checked. A frame that is no Open, or a malformed
-// one, is for others to refuse.
-func speaksForItself(t *zone.Topology, id peer.Identity, first wire.Frame) error {
-	if id.Role != zone.RoleBroker || first.Type != wire.TypeOpen {
-		return nil
-	}
-	o, err := wire.ParseOpen(first.Payload)
-	if err != nil {
-		return nil //nolint:nilerr // the inbox answers it
-	}
-	if node := t.FindNode(id.Name); node == nil || node.Group == nil || node.Group.Name != o.Flow.Origin {
-		return fmt.Errorf("broker %s may not speak for group %q", id.Name, o.Flow.Origin)
-	}
-	return nil
-}
-
 // replayed is a stream whose first frame was read already.
 type replayed struct {
 	wire.Stream

@@ -64,6 +64,9 @@ func (n *brokerNode) flows(b broker.Status) []admin.Flow {
 				f.Budgets = append(f.Budgets, admin.Budget{Topic: string(t.Topic), Held: t.Held, Limit: t.Limit, End: t.End.String()})
 			}
 		}
+		if o.Onward {
+			f.Origin = string(o.Flow.Origin)
+		}
 		if l, ok := legs[flow.Leg{Flow: o.Flow, City: o.City, Group: o.Group}]; ok {
 			f.State, f.Held, f.Progress, f.RTT = string(l.State), l.Text, l.Progress, l.RTT
 			if l.Session != 0 {
