@@ -30,6 +30,9 @@ type Broker struct {
 	node   zone.Node
 	start  time.Time // origin of consumer.Instant
 
+	changeOf  ChangeOf               // nil: nothing is compacted
+	compacted map[compactedLeg]int64 // bytes held when last looked through; belongs to who has overUse
+
 	log     groupLog
 	indexes *queue.Store
 	sealer  *consumer.Sealer
@@ -87,6 +90,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	}
 	o = o.withDefaults()
 	b := &Broker{
+		changeOf: o.ChangeOf, compacted: map[compactedLeg]int64{},
 		damage: loglimit.Limit{Lines: damageLines, Window: damageWindow},
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,

@@ -120,6 +120,8 @@ type excess struct {
 	bytes int64 // to give up
 	limit int64 // the budget
 	held  int64 // in all lanes
+
+	compact bool // rather leave out what newer records make needless; bytes is 0
 }
 
 // makeRoom does at once, on a publisher's goroutine, what the topic declares for a
@@ -141,11 +143,52 @@ func (b *Broker) enforceBudgets(ctx context.Context) error {
 		return ctx.Err()
 	}
 	for _, x := range b.overBudgets() {
-		if err := b.giveUpOldest(ctx, &x); err != nil {
+		var err error
+		if x.compact {
+			if !b.worthALook(&x) {
+				continue
+			}
+			err = b.compact(ctx, &x)
+			b.compacted[x.key()] = b.heldNow(&x)
+		} else {
+			err = b.giveUpOldest(ctx, &x)
+		}
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// compactedLeg names a topic's backlog at one leg.
+type compactedLeg struct {
+	leg   flow.Leg
+	topic zone.Topic
+}
+
+func (x *excess) key() compactedLeg { return compactedLeg{x.leg, x.topic} }
+
+// worthALook reports whether the backlog has grown enough since it was last
+// looked through.
+func (b *Broker) worthALook(x *excess) bool {
+	last := min(b.compacted[x.key()], x.held)
+	b.compacted[x.key()] = last
+	return policy.Budget{Limit: x.limit, End: zone.BudgetCompact}.Compacts(x.held, x.held-last)
+}
+
+// heldNow returns what the destination holds back of the topic at present.
+func (b *Broker) heldNow(x *excess) int64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	f := b.state.out[x.leg.Flow]
+	if f == nil {
+		return 0
+	}
+	l := f.leg(keyOf(x.leg.Flow, x.leg.City, x.leg.Group))
+	if l == nil {
+		return 0
+	}
+	return b.state.heldBack(f, l, x.topic, b.log.Lanes())
 }
 
 // overBudgets returns the backlogs of which the oldest are to be given up. Lanes
@@ -164,14 +207,16 @@ func (b *Broker) overBudgets() []excess {
 					continue
 				}
 				held := b.state.heldBack(f, l, name, b.log.Lanes())
-				free := budgetOf(t).Excess(held)
-				if free == 0 {
-					continue
-				}
+				budget := budgetOf(t)
 				leg, _ := liveLeg(topo, id, l.key)
-				share := float64(l.topicBacklog(label)) / float64(held)
-				list = append(list, excess{leg: leg, topic: name, index: f.index, label: label,
-					bytes: int64(float64(free)*share) + 1, limit: t.Budget, held: held})
+				x := excess{leg: leg, topic: name, index: f.index, label: label, limit: t.Budget, held: held}
+				if free := budget.Excess(held); free > 0 {
+					x.bytes = int64(float64(free)*float64(l.topicBacklog(label))/float64(held)) + 1
+					list = append(list, x)
+				} else if budget.Compacts(held, budget.Limit) {
+					x.compact = true
+					list = append(list, x)
+				}
 			}
 		}
 	}

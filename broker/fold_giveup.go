@@ -84,21 +84,36 @@ func (s *state) applyGiveUp(body []byte) error {
 	if g.kind == giveWithdrawn {
 		return s.withdraw(f, l)
 	}
-	for _, r := range g.ranges {
-		r.first, r.through = max(r.first, l.cursor+1), min(r.through, l.last(f.head()))
-		if r.first > r.through {
-			continue
-		}
-		if r.len() > maxGiven {
-			return fmt.Errorf("a give-up of %d numbers", r.len())
-		}
-		if err := f.entries(r, func(n uint64, e queue.Entry) { l.give(n, e, g.kind) }); err != nil {
-			return err
-		}
+	if err := f.giveUp(l, g); err != nil {
+		return err
 	}
 	l.gap.absorb(l.cursor)
 	s.touchFlow(f)
 	return nil
+}
+
+// giveUp takes the ranges of a decision out of a leg's backlog. The index is read
+// once over all that they span.
+func (f *outFlow) giveUp(l *leg, g *giveUp) error {
+	if len(g.ranges) == 0 {
+		return nil
+	}
+	span := numberRange{max(g.ranges[0].first, l.cursor+1), min(g.ranges[len(g.ranges)-1].through, l.last(f.head()))}
+	if span.first > span.through {
+		return nil
+	}
+	if span.len() > maxGiven {
+		return fmt.Errorf("a give-up over %d numbers", span.len())
+	}
+	left := g.ranges
+	return f.entries(span, func(n uint64, e queue.Entry) {
+		for len(left) > 0 && left[0].through < n {
+			left = left[1:]
+		}
+		if len(left) > 0 && n >= left[0].first {
+			l.give(n, e, g.kind)
+		}
+	})
 }
 
 // withdraw gives up everything that a destination has not settled. The leg of a

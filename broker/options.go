@@ -25,6 +25,9 @@ type Options struct {
 	Meter    metric.Meter // nil measures nothing
 	Tracer   trace.Tracer // nil traces nothing; landing spans of traced records
 	Rand     *rand.Rand   // makes incarnation and lineage ids; nil = seeded by the operating system
+	// ChangeOf tells compaction what a record changes; nil refuses topologies with
+	// at_budget: compact.
+	ChangeOf ChangeOf
 	Limits   Limits
 }
 

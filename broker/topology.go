@@ -19,11 +19,6 @@ func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 	if me != nil && len(me.Nodes) > 1 {
 		list = append(list, fmt.Sprintf("broker group %s has %d nodes; one is supported", me.Name, len(me.Nodes)))
 	}
-	for _, topic := range t.Topics {
-		if topic.AtBudget == zone.BudgetCompact {
-			list = append(list, fmt.Sprintf("topic %s: at_budget: %s", topic.Name, topic.AtBudget))
-		}
-	}
 	return list
 }
 
@@ -35,6 +30,13 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 		return nil, &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s does not have broker group %s", t.Epoch, b.self)}
 	}
 	list := CheckSupported(t, v.group)
+	if b.changeOf == nil {
+		for _, topic := range t.Topics {
+			if topic.AtBudget == zone.BudgetCompact {
+				list = append(list, fmt.Sprintf("topic %s: at_budget: %s without a reader of changes", topic.Name, topic.AtBudget))
+			}
+		}
+	}
 	if old := b.view.Load(); old != nil {
 		if old.zone.Name != v.zone.Name {
 			list = append(list, fmt.Sprintf("broker group %s moves from zone %s to %s", b.self, old.zone.Name, v.zone.Name))

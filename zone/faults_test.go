@@ -90,6 +90,7 @@ var topicFaults = []faultCase{
 	{"duration too short", "retention: 168h", "retention: §1s", `"1s"`, "between 1m and", 0},
 	{"size with a decimal unit", "budget: 256MiB", "budget: §256MB", `"256MB"`, "did you mean 256MiB?", 0},
 	{"size", "budget: 256MiB", "budget: §lots", `"lots"`, "64KiB", 0},
+	{"compaction of what has no key", "  - name: transfer\n", "  - name: §transfer\n    at_budget: compact\n", "is compacted at its budget", "use refuse or gap", 0},
 	{"budget below one message", "budget: 256MiB", "budget: §1KiB", "would not hold one", "raise budget", 0},
 	{"body beyond RocketMQ's", "max_body: 1MiB", "max_body: §5MiB", `"5MiB"`, "between 1B and 4MiB", 0},
 	{"residency of an unknown city", "[shanghai, hangzhou]", "[shanghai, §hangzou]", `no city "hangzou"`, "did you mean hangzhou?", 0},

@@ -24,6 +24,10 @@ func (d *draft) checkTopic(t *draftTopic) {
 		d.add(t.budgetAt.or(t.at), fmt.Sprintf("topic %s allows bodies of %s, and its budget of %s would not hold one", name,
 			formatSize(int64(info.MaxBody)), formatSize(info.Budget)), "raise budget or lower max_body")
 	}
+	if info.AtBudget == BudgetCompact && info.Channel == nil && route.Kind != 0 {
+		d.add(t.budgetAt.or(t.at), fmt.Sprintf("topic %s is compacted at its budget, and its route is %s", name, route),
+			"only broadcasts of changes are compacted, by key and version; use refuse or gap")
+	}
 	d.checkResidency(t)
 	d.checkLimits(t)
 }

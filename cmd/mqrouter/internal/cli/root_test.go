@@ -76,19 +76,30 @@ func TestJSONListsAreNeverNull(t *testing.T) {
 // TestValidateTellsWhatNodesRefuse keeps a topology that no broker starts under
 // from being called valid before it is rolled out.
 func TestValidateTellsWhatNodesRefuse(t *testing.T) {
+	const topic, node = "  - name: orders\n", "              - name: cz-sz-a-1\n"
+	const second = `              - name: cz-sz-a-2
+                client: 127.0.0.1:8191
+                peer: 127.0.0.1:9117
+                gossip: 127.0.0.1:6117
+                admin: 127.0.0.1:5217
+`
 	for add, want := range map[string]struct {
+		after     string
 		code      int
 		out, says string
 	}{
-		"":                                      {ExitOK, "is valid", ""},
-		"    at_budget: compact\n":              {ExitFailed, "topic orders: at_budget: compact", "nodes of this version refuse it"},
-		"    kind: fifo\n":                      {ExitOK, "topic orders is of kind fifo", ""},
-		"    at_budget: gap\n    colour: red\n": {ExitFailed, "colour", "has 1 fault\n"},
+		"":                                      {topic, ExitOK, "is valid", ""},
+		"    kind: fifo\n":                      {topic, ExitOK, "topic orders is of kind fifo", ""},
+		"    at_budget: gap\n    colour: red\n": {topic, ExitFailed, "colour", "has 1 fault\n"},
+		second + node:                           {"            nodes:\n", ExitFailed, "broker group cz-sz-a has 2 nodes", "nodes of this version refuse it"},
 	} {
 		path := filepath.Join(t.TempDir(), "topology.yaml")
-		text := strings.Replace(string(sample.YAML), "  - name: orders\n", "  - name: orders\n"+add, 1)
+		text := strings.Replace(string(sample.YAML), want.after, want.after+add, 1)
+		if want.after != topic {
+			text = strings.Replace(string(sample.YAML), want.after+node, want.after+add, 1)
+		}
 		if add != "" && text == string(sample.YAML) {
-			t.Fatal("the sample has no topic orders as this test expects")
+			t.Fatal("the sample is not as this test expects")
 		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
