@@ -26,7 +26,7 @@ func story(g *ground) *ledger {
 		l.publish("transfer at "+at, g.client(at), pace, func(n int) letter {
 			to := n % len(zoneOf)
 			user := fmt.Sprint(1000 + 20*to + i)
-			m := letter{topic: "transfer", properties: map[string]string{"userId": user}, homes: []string{zoneOf[to]}}
+			m := letter{topic: "transfer", from: at, properties: map[string]string{"userId": user}, homes: []string{zoneOf[to]}}
 			if at != "rz01" { // which has two groups, so that a client's messages take two ways
 				m.stream = at + " for user " + user
 			}
@@ -41,7 +41,7 @@ func story(g *ground) *ledger {
 	for _, at := range []string{"rz01", "rz03", "rz05"} {
 		l.publish("member at "+at, g.client(at), 2*pace, func(n int) letter {
 			v := version.Add(1)
-			return letter{topic: "member", key: memberKeys[n%len(memberKeys)], version: v, homes: []string{"cz-sh", "cz-hz", "cz-sz"},
+			return letter{topic: "member", from: at, key: memberKeys[n%len(memberKeys)], version: v, homes: []string{"cz-sh", "cz-hz", "cz-sz"},
 				properties: map[string]string{"mqr.op": "set", "mqr.version": fmt.Sprint(v)}}
 		})
 	}

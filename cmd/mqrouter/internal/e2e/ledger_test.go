@@ -36,7 +36,10 @@ type sent struct {
 	stream string // messages of one stream are in order; empty: no order is promised
 	seq    int
 	acked  bool
+	from   string                    // zone
+	at     time.Time                 // of the call
 	seen   map[string]map[place]bool // zone -> places
+	first  map[string]time.Time      // zone -> first receipt
 }
 
 // place is where a message landed.
@@ -55,6 +58,7 @@ type stream struct {
 // letter is what a publisher sends next.
 type letter struct {
 	topic, key string
+	from       string // zone; empty: it does not matter
 	properties map[string]string
 	homes      []string
 	stream     string
@@ -104,7 +108,8 @@ func (l *ledger) publish(name, endpoint string, pace time.Duration, next func(i 
 }
 
 func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *stream, id string, seq int, next letter) {
-	m := &sent{id: id, homes: next.homes, stream: next.stream, seq: seq, seen: map[string]map[place]bool{}}
+	m := &sent{id: id, homes: next.homes, stream: next.stream, seq: seq, from: next.from, at: time.Now(),
+		seen: map[string]map[place]bool{}, first: map[string]time.Time{}}
 	l.mu.Lock()
 	l.sent[id] = m
 	if next.version > 0 {
@@ -192,6 +197,7 @@ func (l *ledger) note(zone string, got []*rocketmqclient.Received) {
 		}
 		if m.seen[zone] == nil {
 			m.seen[zone] = map[place]bool{}
+			m.first[zone] = time.Now()
 		}
 		m.seen[zone][place{r.Broker, r.QueueID, r.Offset}] = true
 	}

@@ -15,8 +15,12 @@ import (
 )
 
 // metric sums the series of a metric on a node's page that hold every text.
-func (c *cluster) metric(node, name string, texts ...string) (sum float64, err error) {
-	page, err := httpGet("http://" + c.nodes[node].admin + "/metrics")
+func (c *cluster) metric(node, name string, texts ...string) (float64, error) {
+	return metricAt(c.nodes[node].admin, name, texts...)
+}
+
+func metricAt(admin, name string, texts ...string) (sum float64, err error) {
+	page, err := httpGet("http://" + admin + "/metrics")
 	if err != nil {
 		return 0, err
 	}
