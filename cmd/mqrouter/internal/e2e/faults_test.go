@@ -148,7 +148,14 @@ func deck(g *ground, rnd *rand.Rand) []fault {
 		return from[:1+rnd.IntN(most)]
 	}
 	kill := func(what string, nodes []string) fault {
-		return fault{what + ": SIGKILL of " + strings.Join(nodes, " "), func(g *ground, _ *ledger) { g.signal(syscall.SIGKILL, nodes...) }}
+		return fault{what + ": SIGKILL of " + strings.Join(nodes, " "), func(g *ground, l *ledger) {
+			end := l.flood(g.client("rz02"), 300, func(i int) letter {
+				to := i % len(zoneOf)
+				return letter{topic: "transfer", properties: map[string]string{"userId": fmt.Sprint(1007 + 20*to)}, homes: []string{zoneOf[to]}}
+			})
+			defer end()
+			g.signal(syscall.SIGKILL, nodes...)
+		}}
 	}
 	brokers, routers := g.names(zone.RoleBroker), g.names(zone.RoleRouter)
 	city := func() string { return string(g.top.Cities[rnd.IntN(len(g.top.Cities))].Name) }

@@ -159,6 +159,46 @@ func (l *ledger) burst(endpoint string, next letter, enough func() bool) {
 	}
 }
 
+// flood publishes from several senders without a pause, so that something is in
+// every window between receiving and storing. It returns when n are acknowledged;
+// end stops it.
+func (l *ledger) flood(endpoint string, n int, next func(i int) letter) (end func()) {
+	l.t.Helper()
+	ids, err := rocketmqclient.NewIDs(cryptorand.Reader)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	producer, err := rocketmqclient.NewProducer(l.t.Context(), rocketmqclient.Config{Endpoint: endpoint})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(l.t.Context())
+	s := &stream{}
+	var senders sync.WaitGroup
+	for i := range 16 {
+		senders.Go(func() {
+			for ; ctx.Err() == nil; i += 16 {
+				l.one(ctx, producer, s, ids.Next(), i, next(i))
+			}
+		})
+	}
+	end = func() {
+		stop()
+		senders.Wait()
+		producer.Close()
+	}
+	l.t.Cleanup(stop)
+	eventually(l.t, "a flood begins", time.Minute, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if s.acked < n {
+			return fmt.Errorf("%d acknowledged, %d failed", s.acked, s.failed)
+		}
+		return nil
+	})
+	return end
+}
+
 // consume starts a consumer of a zone, which notes places and acknowledges.
 func (l *ledger) consume(zone, endpoint, group, topic string) {
 	ctx := l.contexts[1]
