@@ -74,8 +74,8 @@ func TestReceiveWaitsForAMessage(t *testing.T) {
 	})
 }
 
-// TestGracefulRestartRepeatsNothing is pain D2.
-func TestGracefulRestartRepeatsNothing(t *testing.T) {
+// A graceful restart saves the progress of deliveries.
+func TestD2_GracefulRestartRepeatsNothing(t *testing.T) {
 	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
 	ids := s.publishN("orders", "m", 500)
 	got := map[string]int{}
@@ -114,8 +114,9 @@ func TestCrashKeepsEveryAcknowledgedPublish(t *testing.T) {
 	}
 }
 
-// TestLastAttemptGoesToTheDeadLetterTopic is pain Q9.
-func TestLastAttemptGoesToTheDeadLetterTopic(t *testing.T) {
+// A consumer slower than its invisible time on the last attempt: the message is a
+// dead letter, and the late acknowledgement is refused.
+func TestQ9_LastAttemptGoesToTheDeadLetterTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, disk.NewMem(), "rz02-a-1", sample(t, "max_attempts: 16", "max_attempts: 1"), testLimits())
 		defer s.Close()
@@ -162,8 +163,8 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 	}
 }
 
-// TestFailedDeadLetterCopyKeepsTheMessage is pains L8 and L9.
-func TestFailedDeadLetterCopyKeepsTheMessage(t *testing.T) {
+// The write of the dead-letter copy fails: the message is in one of both places.
+func TestL8_FailedDeadLetterCopyKeepsTheMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := disk.NewMem()
 		limits := testLimits()
@@ -196,8 +197,8 @@ func TestFailedDeadLetterCopyKeepsTheMessage(t *testing.T) {
 	})
 }
 
-// TestEveryUnackedMessageComesAgain is pain L3.
-func TestEveryUnackedMessageComesAgain(t *testing.T) {
+// Batches of which a random half is acknowledged, stored long before.
+func TestL3_EveryUnackedMessageComesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(3, 4))
 		s := open(t, disk.NewMem(), "rz02-a-1", sample(t, "max_attempts: 16", "max_attempts: 1000"), testLimits())
@@ -227,8 +228,8 @@ func TestEveryUnackedMessageComesAgain(t *testing.T) {
 	})
 }
 
-// TestHandleOfAFormerTopicIsRefused is pain Q10.
-func TestHandleOfAFormerTopicIsRefused(t *testing.T) {
+// A topic was taken away and declared again: old handles settle nothing of it.
+func TestQ10_HandleOfAFormerTopicIsRefused(t *testing.T) {
 	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
 	s.publishN("orders", "old", 3)
 	d := s.receive("orders-billing", "orders", 1, time.Hour)[0]

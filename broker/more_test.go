@@ -32,9 +32,9 @@ func TestBufferedTopicIsAnsweredAsAccepted(t *testing.T) {
 	wantOnce(t, s.drain("orders-billing", "orders"), []string{"m", "n"})
 }
 
-// TestProgressNeverOutlivesItsLog is pain X6: a log that came back shorter than
-// a snapshot makes the snapshot void, and nothing new is skipped.
-func TestProgressNeverOutlivesItsLog(t *testing.T) {
+// A log that came back shorter than a snapshot makes the snapshot void, and
+// nothing new is skipped.
+func TestX6_ProgressNeverOutlivesItsLog(t *testing.T) {
 	mem := disk.NewMem()
 	s := open(t, mem, "rz02-a-1", sample(t), testLimits())
 	first := s.publishN("orders", "first", 20)

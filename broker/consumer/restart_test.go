@@ -127,9 +127,8 @@ func TestUsedUpAttemptsSurviveARestart(t *testing.T) {
 	}
 }
 
-// TestWallClockSteps is fault C1: only a restart looks at the wall clock, and
-// what it finds there is bounded.
-func TestWallClockSteps(t *testing.T) {
+// Only a restart looks at the wall clock, and what it finds there is bounded.
+func TestC1_WallClockSteps(t *testing.T) {
 	for _, step := range []time.Duration{-1000 * time.Hour, -time.Hour, 0, time.Hour, 1000 * time.Hour} {
 		d := fresh(Options{}, 1, 1)
 		m := take(d, 0, 1)[0]
@@ -153,9 +152,9 @@ func TestWallClockSteps(t *testing.T) {
 	}
 }
 
-// TestRestoredDeltaIsToldAgain is fault L9: what could not be logged is not
-// forgotten, and the message is not taken for settled.
-func TestRestoredDeltaIsToldAgain(t *testing.T) {
+// What could not be logged is not forgotten, and the message is not taken for
+// settled.
+func TestL9_RestoredDeltaIsToldAgain(t *testing.T) {
 	d := fresh(Options{}, 1, 10)
 	got := take(d, 0, 5)
 	d.Ack(0, 0, 1, got[1].Delivery)

@@ -22,7 +22,7 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-func TestSendIsTheVeryFirstCall(t *testing.T) {
+func TestQ5_SendIsTheVeryFirstCall(t *testing.T) {
 	c := start(t, nil).dial(t, nil)
 	resp := send(t, c, msg("t", "M1", nil))
 	want(t, resp.GetStatus(), pb.Code_OK)
@@ -181,8 +181,8 @@ func TestSendBatchLimits(t *testing.T) {
 	}
 }
 
-// TestG3_OversizeSendLeavesTheChannelUsable: neither a body above the limit nor a
-// request above gRPC's own limit harms the sends that follow on the connection.
+// Neither a body nor properties above their limit, nor a request above gRPC's own,
+// harm the sends that follow on the connection.
 func TestG3_OversizeSendLeavesTheChannelUsable(t *testing.T) {
 	c := start(t, nil).dial(t, nil)
 	for _, size := range []int{maxBody + 1, maxRequestBytes - 1000, maxRequestBytes + 1} {
@@ -197,6 +197,14 @@ func TestG3_OversizeSendLeavesTheChannelUsable(t *testing.T) {
 		}
 		mustSend(t, c, msg("t", "N", nil))
 	}
+	heavy := msg("t", "M", func(m *pb.Message) {
+		m.Body = make([]byte, maxBody)
+		m.UserProperties = map[string]string{"k": strings.Repeat("v", maxPropertyText)}
+	})
+	want(t, send(t, c, heavy).GetStatus(), pb.Code_MESSAGE_PROPERTIES_TOO_LARGE)
+	mustSend(t, c, msg("t", "N", nil))
+	heavy.UserProperties["k"] = heavy.UserProperties["k"][1:]
+	mustSend(t, c, heavy) // each at its limit is good together
 }
 
 func TestSendVerifiesDigests(t *testing.T) {

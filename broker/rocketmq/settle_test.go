@@ -57,8 +57,7 @@ func dead(t *testing.T, c pb.MessagingServiceClient, handle string) *pb.Status {
 	return resp.GetStatus()
 }
 
-// TestQ5_SettlementsAsTheVeryFirstCall is a client that has switched to a server that
-// has never heard of it.
+// A client has switched to a server that has never heard of it.
 func TestQ5_SettlementsAsTheVeryFirstCall(t *testing.T) {
 	b := start(t, nil)
 	handle := deliver(t, b.dial(t, nil), "M").GetReceiptHandle()
@@ -103,9 +102,8 @@ func TestPermanentFailuresOfSettlementsAreInvalidHandles(t *testing.T) {
 	}
 }
 
-// TestFailedAckCanBeRepeated: an acknowledgement that failed inside leaves the
-// handle as good as it was.
-func TestFailedAckCanBeRepeated(t *testing.T) {
+// An acknowledgement that failed inside leaves the handle as good as it was.
+func TestQ4_FailedAckCanBeRepeated(t *testing.T) {
 	b := start(t, nil)
 	c := b.dial(t, nil)
 	handle := deliver(t, c, "M").GetReceiptHandle()

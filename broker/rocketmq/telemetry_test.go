@@ -257,7 +257,7 @@ func TestClientFloodIsBounded(t *testing.T) {
 	want(t, pull(t, c, simple("g", "t", 1)).status, pb.Code_MESSAGE_NOT_FOUND) // still served
 }
 
-func TestHeartbeatAsTheVeryFirstCall(t *testing.T) {
+func TestQ5_HeartbeatAsTheVeryFirstCall(t *testing.T) {
 	b := start(t, nil)
 	c := b.dial(t, nil)
 	for kind, code := range map[pb.ClientType]pb.Code{
