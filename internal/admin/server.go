@@ -62,6 +62,8 @@ type Options struct {
 	Node    Node         // required
 	Metrics http.Handler // required; see Meters.Handler
 	Logger  *slog.Logger // required
+	// Listen replaces TCP, for simulated networks; nil means TCP.
+	Listen func(ctx context.Context, addr string) (net.Listener, error)
 
 	DeadLetters DeadLetters // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
@@ -74,8 +76,13 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if err := checkAddr(o.Addr, o.TLS); err != nil {
 		return nil, err
 	}
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", o.Addr)
+	if o.Listen == nil {
+		o.Listen = func(ctx context.Context, addr string) (net.Listener, error) {
+			var lc net.ListenConfig
+			return lc.Listen(ctx, "tcp", addr)
+		}
+	}
+	ln, err := o.Listen(ctx, o.Addr)
 	if err != nil {
 		return nil, fmt.Errorf("admin: listen on %s: %w", o.Addr, err)
 	}

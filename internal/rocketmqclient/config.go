@@ -1,6 +1,7 @@
 package rocketmqclient
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
@@ -38,6 +39,9 @@ type Config struct {
 	Endpoint string
 	// TLS is used for every connection when not nil; nil is plaintext.
 	TLS *tls.Config
+	// Dial replaces TCP, for simulated networks; nil means TCP. Addresses are not
+	// resolved then.
+	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// Connections is the number of connections to each endpoint, 0 means 1, at most 64.
 	Connections int
 	// RequestTimeout bounds every unary call beside the caller's context; 0 means 3 s.

@@ -80,18 +80,22 @@ func (c *core) dial(addr string) (*endpoint, error) {
 		Scheme:    scheme(host),
 		Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
 	}}
+	options, target := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
+			MinConnectTimeout: 3 * time.Second,
+		}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDisableRetry(),
+		callOptions(),
+	}, addr
+	if c.cfg.Dial != nil {
+		options, target = append(options, grpc.WithContextDialer(c.cfg.Dial)), "passthrough:///"+addr
+	}
 	for range c.cfg.Connections {
-		conn, err := grpc.NewClient(addr,
-			grpc.WithTransportCredentials(creds),
-			grpc.WithConnectParams(grpc.ConnectParams{
-				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 2 * time.Second},
-				MinConnectTimeout: 3 * time.Second,
-			}),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-			grpc.WithDisableServiceConfig(),
-			grpc.WithDisableRetry(),
-			callOptions(),
-		)
+		conn, err := grpc.NewClient(target, options...)
 		if err != nil {
 			for _, open := range ep.conns {
 				err = errors.Join(err, open.Close())

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqrouter/mqrouter/broadcast"
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/otlp"
@@ -39,6 +40,11 @@ type Options struct {
 	FS      disk.FS       // nil: the operating system's
 	Ready   func()        // called once, when the node serves; nil: nobody asks
 	Limits  broker.Limits // of a broker; zero values are its defaults
+	Network Network       // nil: the operating system's
+	// Topology are the seams of the topology's source; its logger is Logger.
+	Topology source.Options
+	// Cache is what a cache reader keeps fresh; nil: what its configuration says.
+	Cache broadcast.Applier
 }
 
 // base is what every node has.
@@ -49,6 +55,7 @@ type base struct {
 	log     *slog.Logger
 	started time.Time
 	ready   func()
+	net     Network
 
 	source  *source.File
 	text    fileText
@@ -68,12 +75,16 @@ type base struct {
 
 // open reads what every node needs and starts following it.
 func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*base, error) {
-	b := &base{cfg: cfg, version: o.Version, started: time.Now(), ready: o.Ready}
+	b := &base{cfg: cfg, version: o.Version, started: time.Now(), ready: o.Ready, net: o.Network}
+	if b.net == nil {
+		b.net = sockets{}
+	}
 	b.log = o.Logger.With("node", cfg.Name)
 	b.stack = newStack(b.log)
 	var err error
-	b.text.path = cfg.Topology
-	if b.source, err = source.Open(cfg.Topology, source.Options{Log: b.log, Read: b.text.read}); err != nil {
+	b.text.path, b.text.from = cfg.Topology, o.Topology.Read
+	o.Topology.Log, o.Topology.Read = b.log, b.text.read
+	if b.source, err = source.Open(cfg.Topology, o.Topology); err != nil {
 		return nil, err
 	}
 	t := b.source.Current()
@@ -148,9 +159,13 @@ func (b *base) inCity(topology func() *zone.Topology, roles ...zone.Role) *peer.
 // joinCity starts the gossip of the city's pool.
 func (b *base) joinCity(topology func() *zone.Topology) error {
 	name := b.self.City.Name
+	transport, err := b.net.Gossip(b.cfg.Listen(b.self.Gossip))
+	if err != nil {
+		return err
+	}
 	pool, err := gossip.Open(gossip.Config{
 		Pool: gossip.CityPool(topology().Deployment, name), Name: b.self.Name,
-		Bind: b.cfg.Listen(b.self.Gossip), Advertise: b.self.Gossip,
+		Bind: b.cfg.Listen(b.self.Gossip), Advertise: b.self.Gossip, Transport: transport,
 		Key: b.key, OldKeys: b.oldKeys, Meta: b.meta(topology()), Preset: gossip.LAN, Logger: b.log,
 		Seeds: func() []string { return citySeeds(topology(), name) },
 	})
@@ -206,7 +221,7 @@ func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zo
 	if addr == "" {
 		return nil
 	}
-	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Operator: operatorOnly}
+	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Operator: operatorOnly, Listen: b.net.Listen}
 	if b.cfg.AdminTLS {
 		o.Addr = b.cfg.Listen(addr)
 		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync).Server()
@@ -247,8 +262,7 @@ func (b *base) servePeers(ctx context.Context, l *peer.Listener) error {
 
 // listen binds a TCP address of the node.
 func (b *base) listen(ctx context.Context, what, advertised string) (net.Listener, error) {
-	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", b.cfg.Listen(advertised))
+	ln, err := b.net.Listen(ctx, b.cfg.Listen(advertised))
 	if err != nil {
 		return nil, fmt.Errorf("%s address: %w", what, err)
 	}

@@ -82,6 +82,7 @@ func (n *brokerNode) peerOptions(t *peer.TLS) peer.Options {
 	return peer.Options{
 		Self: n.certs.Identity(), Group: n.self.Group.Name, Incarnation: n.broker.Sink().Incarnation(), TLS: t,
 		Topology: func() (zone.Epoch, zone.Digest) { t := n.broker.Topology(); return t.Epoch, t.Digest }, Logger: n.log,
+		DialContext: n.net.Dial,
 	}
 }
 

@@ -38,7 +38,7 @@ func CacheSync(ctx context.Context, cfg config.Node, o Options) error {
 	if err != nil {
 		return err
 	}
-	n := &cacheNode{base: b}
+	n := &cacheNode{base: b, applier: o.Cache}
 	if err := n.start(ctx); err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -58,7 +58,8 @@ func (n *cacheNode) start(ctx context.Context) error {
 	}
 	n.dialer, err = peer.NewDialer(peer.Options{
 		Self: n.certs.Identity(), Incarnation: incarnation, TLS: n.inCity(n.source.Current, zone.RoleBroker), Logger: n.log,
-		Topology: func() (zone.Epoch, zone.Digest) { t := n.source.Current(); return t.Epoch, t.Digest },
+		DialContext: n.net.Dial,
+		Topology:    func() (zone.Epoch, zone.Digest) { t := n.source.Current(); return t.Epoch, t.Digest },
 	})
 	if err != nil {
 		return err
@@ -72,8 +73,13 @@ func (n *cacheNode) start(ctx context.Context) error {
 // itself: what it has to say comes back as errors, too.
 var quietRedis = sync.OnceFunc(logging.Disable)
 
-// openCache opens the Redis of the configuration, or a cache in this process.
+// openCache takes the cache that the process gave, opens the Redis of the
+// configuration, or makes a cache in this process.
 func (n *cacheNode) openCache() error {
+	if n.applier != nil {
+		n.kind = "given"
+		return nil
+	}
 	if n.cfg.Redis == "" {
 		n.applier, n.kind = cache.NewMemory(cache.MemoryOptions{}), "memory"
 		return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/internal/admin"
@@ -68,9 +67,13 @@ func (n *routerNode) start(ctx context.Context) error {
 // joinWAN starts the gossip of the routers of all cities.
 func (n *routerNode) joinWAN() error {
 	t := n.source.Current()
+	transport, err := n.net.Gossip(n.cfg.Listen(n.self.WAN))
+	if err != nil {
+		return err
+	}
 	pool, err := gossip.Open(gossip.Config{
 		Pool: gossip.WANPool(t.Deployment), Name: n.self.Name,
-		Bind: n.cfg.Listen(n.self.WAN), Advertise: n.self.WAN,
+		Bind: n.cfg.Listen(n.self.WAN), Advertise: n.self.WAN, Transport: transport,
 		Key: n.key, OldKeys: n.oldKeys, Meta: n.meta(t), Preset: gossip.WAN, Logger: n.log,
 		Seeds: func() []string {
 			var seeds []string
@@ -100,8 +103,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	}
 	n.watched.peers = append(n.watched.peers, watchedPeers{"out", d.Stats})
 	n.onStop("peer dialler", d.Close)
-	var lc net.ListenConfig
-	conn, err := lc.ListenPacket(ctx, "udp", n.cfg.Listen(n.self.QUIC))
+	conn, err := n.net.ListenPacket(ctx, n.cfg.Listen(n.self.QUIC))
 	if err != nil {
 		return fmt.Errorf("quic address: %w", err)
 	}
@@ -142,7 +144,7 @@ func (n *routerNode) startPeers(ctx context.Context, l *peer.Listener) error {
 
 func (n *routerNode) peerOptions(incarnation record.Incarnation, t *peer.TLS) peer.Options {
 	return peer.Options{
-		Self: n.certs.Identity(), Incarnation: incarnation, TLS: t, Logger: n.log,
+		Self: n.certs.Identity(), Incarnation: incarnation, TLS: t, Logger: n.log, DialContext: n.net.Dial,
 		Topology: func() (zone.Epoch, zone.Digest) { t := n.source.Current(); return t.Epoch, t.Digest },
 	}
 }

@@ -14,6 +14,7 @@ import (
 // another one that was refused.
 type fileText struct {
 	path string
+	from func(path string) ([]byte, error) // nil: the operating system's file
 
 	mu     sync.Mutex
 	recent [][]byte    // guarded by mu: as read, the newest last; at most keepTexts
@@ -27,17 +28,13 @@ const keepTexts = 4
 
 // read is a source.Options.Read that remembers what it read.
 func (f *fileText) read(path string) ([]byte, error) {
-	file, err := os.Open(path)
+	from := f.from
+	if from == nil {
+		from = readFile
+	}
+	b, err := from(path)
 	if err != nil {
 		return nil, err
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, zone.MaxFileBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > zone.MaxFileBytes {
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, zone.MaxFileBytes)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,4 +62,20 @@ func (f *fileText) of(t *zone.Topology) []byte {
 		}
 	}
 	return f.text
+}
+
+func readFile(path string) ([]byte, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	b, err := io.ReadAll(io.LimitReader(file, zone.MaxFileBytes+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > zone.MaxFileBytes {
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, zone.MaxFileBytes)
+	}
+	return b, nil
 }
