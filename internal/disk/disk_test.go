@@ -373,3 +373,41 @@ func allOps(fsys FS, file File) map[Op]error {
 	note(OpSync, file.Sync())
 	return errs
 }
+
+func TestCloneHasEverythingAndIsItsOwn(t *testing.T) {
+	m := NewMem()
+	if err := m.MkdirAll("/d"); err != nil {
+		t.Fatal(err)
+	}
+	write := func(m *Mem, text string) {
+		t.Helper()
+		f, err := m.Create("/d/f")
+		if err == nil {
+			_, err = f.WriteAt([]byte(text), 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(m *Mem) string {
+		t.Helper()
+		f, err := m.Open("/d/f")
+		if err != nil {
+			return err.Error()
+		}
+		b := make([]byte, 10)
+		n, _ := f.ReadAt(b, 0)
+		return string(b[:n])
+	}
+	write(m, "one") // not synced
+	c := m.Clone()
+	write(m, "two")
+	// All that the copy has is durable.
+	if got := read(c.Crash(rand.New(rand.NewPCG(1, 1)))); got != "one" || read(m) != "two" {
+		t.Errorf("the copy has %q, the original %q", got, read(m))
+	}
+	write(c, "three")
+	if read(m) != "two" {
+		t.Error("the copy changed the original")
+	}
+}

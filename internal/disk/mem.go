@@ -352,3 +352,25 @@ func (m *Mem) ForgetDirty() {
 		}
 	}
 }
+
+// Clone returns a copy of everything that the file system holds now, all of it
+// durable: what a process leaves that dies on a machine which lives on, or a copy
+// that somebody made of a stopped one. Locks are gone.
+func (m *Mem) Clone() *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := NewMem()
+	out.limit = m.limit
+	files := map[*memData]*memData{}
+	for name, d := range m.dirs {
+		nd := newMemDir()
+		for k, f := range d.names {
+			if files[f] == nil {
+				files[f] = &memData{mem: out, now: slices.Clone(f.now), durable: slices.Clone(f.now), dirty: map[int]bool{}}
+			}
+			nd.names[k], nd.durable[k] = files[f], files[f]
+		}
+		out.dirs[name] = nd
+	}
+	return out
+}

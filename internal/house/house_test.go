@@ -37,6 +37,7 @@ var internalMay = map[string]map[string]string{
 	"internal/house":          {},
 	"internal/loglimit":       {},
 	"internal/rocketmqpb":     {},
+	"internal/simnet":         {},
 	"internal/tracing":        {},
 	"internal/rocketmqclient": {"zone": "names of topics and groups"},
 	"internal/gossip":         {"zone": "places and the epoch in a member's metadata"},
