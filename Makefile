@@ -15,6 +15,7 @@ test: needs lint generate-check unit e2e ## everything that a change must pass
 unit: ## every package's tests, with the race detector, shuffled
 	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
 	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
+	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/sim -run TestWorldKeepsItsPromises -seeds 300 # likewise
 
 e2e: needs ## real processes, official clients, Redis, and the README's commands
 	go test -count=1 -parallel 3 -timeout 20m ./cmd/mqrouter/internal/e2e/...
@@ -46,7 +47,7 @@ fuzz: ## every fuzz target for a minute each
 	deploy/test/fuzz.sh 60s
 
 soak: ## the long fault suite: more seeds, more kills
-	MQROUTER_LONG=1 go test -count=1 -timeout 5h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/e2e/...
+	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...
 
 bench: ## the figures of the README's table
 	deploy/test/bench.sh
