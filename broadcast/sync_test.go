@@ -431,10 +431,10 @@ func (l *landings) absent(t testing.TB, o *origin, n uint64, outcome record.Outc
 	l.grown = make(chan struct{})
 }
 
-// TestK1CutBacklogFlushesTheCache: a city whose backlog was cut is told at once,
+// TestK1_CutBacklogFlushesTheCache: a city whose backlog was cut is told at once,
 // without waiting for a later change to show the hole, also where topics share a
 // channel; what is merely not for it is no gap.
-func TestK1CutBacklogFlushesTheCache(t *testing.T) {
+func TestK1_CutBacklogFlushesTheCache(t *testing.T) {
 	for _, exclusive := range []bool{true, false} {
 		for _, c := range []struct {
 			outcome record.Outcome

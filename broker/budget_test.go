@@ -63,10 +63,10 @@ func numbered(from, to int) []string {
 	return ids
 }
 
-// TestGapAtTheBudget: a city that stays away loses the oldest of what waits for
+// TestK1_GapAtTheBudget: a city that stays away loses the oldest of what waits for
 // it and nothing else. The decision is in the log: neither a power cut nor the
 // city's return revives it, the city is told, and everybody else has everything.
-func TestGapAtTheBudget(t *testing.T) {
+func TestK1_GapAtTheBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		topo := memberAt(t, "gap")
 		w := newWorld(t, topo, testLimits(), "rz02-a-1", "cz-sh-a-1", "cz-hz-a-1")

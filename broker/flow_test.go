@@ -78,7 +78,7 @@ func (s *site) up() {
 	if s.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: s.Sink(), City: city}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Dialer: s.world, City: city, Rand: rand.New(rand.NewPCG(seed, 1)), Tracer: s.tracer})
+	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Idle: s.IdleLegs, Dialer: s.world, City: city, Rand: rand.New(rand.NewPCG(seed, 1)), Tracer: s.tracer})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -241,9 +241,9 @@ func TestFlowsSurviveCrashes(t *testing.T) {
 	})
 }
 
-// TestOneBadRecordStopsNothing is pain D5: number 37 is too large for its
+// TestD5_OneBadRecordStopsNothing: number 37 is too large for its
 // destination; it alone is parked, with what replaying it needs.
-func TestOneBadRecordStopsNothing(t *testing.T) {
+func TestD5_OneBadRecordStopsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, sample(t), testLimits(), "rz02-a-1", "rz03-a-1")
 		defer w.close()
@@ -309,8 +309,9 @@ func TestManyParkedRecordsAreAllCopied(t *testing.T) {
 	})
 }
 
-// TestNewStoreOfTheOriginStartsAnew is pain S3.
-func TestNewStoreOfTheOriginStartsAnew(t *testing.T) {
+// TestS3_NewStoreOfTheOriginStartsAnew: what the old store had numbered
+// swallows nothing of the new one.
+func TestS3_NewStoreOfTheOriginStartsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, sample(t), testLimits(), "rz02-a-1", "rz03-a-1")
 		defer w.close()
@@ -334,9 +335,9 @@ func TestNewStoreOfTheOriginStartsAnew(t *testing.T) {
 	})
 }
 
-// TestPrefixOutlivesTheRecords is pain D8: what was landed is known although
+// TestD8_PrefixOutlivesTheRecords: what was landed is known although
 // nothing of it is left in the destination's log.
-func TestPrefixOutlivesTheRecords(t *testing.T) {
+func TestD8_PrefixOutlivesTheRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
 		limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery, limits.SnapshotEvery = 64<<10, 32<<10, time.Hour, time.Hour
@@ -383,7 +384,10 @@ func TestPrefixOutlivesTheRecords(t *testing.T) {
 	})
 }
 
-func TestBudgetRefusesAndRecovers(t *testing.T) {
+// TestS8_BudgetRefusesAndRecovers: a topic whose backlog for a city is full is
+// refused, other topics and cities go on, and it is taken again once the city has
+// drained it, with no publish between.
+func TestS8_BudgetRefusesAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, sample(t, "budget: 256MiB", "budget: 64KiB", "max_body: 1MiB", "max_body: 32KiB"), testLimits(), "rz02-a-1", "cz-sh-a-1", "cz-hz-a-1")
 		defer w.close() // shenzhen is down
@@ -416,8 +420,9 @@ func TestBudgetRefusesAndRecovers(t *testing.T) {
 	})
 }
 
-// TestFullDiskHoldsTheFlow is pain W3.
-func TestFullDiskHoldsTheFlow(t *testing.T) {
+// TestW3_FullDiskHoldsTheFlow: a destination without space takes nothing, and
+// everything once it has space, while the origin goes on publishing.
+func TestW3_FullDiskHoldsTheFlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
 		limits.SegmentBytes = 64 << 10

@@ -35,6 +35,33 @@ func (b *Broker) Legs() []flow.Leg {
 	return b.relayLegs(topo, legs)
 }
 
+// IdleLegs returns the legs of which everything is settled: whose destinations
+// may be asked whether they still have it.
+func (b *Broker) IdleLegs() []flow.Leg {
+	topo := b.Topology()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	var legs []flow.Leg
+	add := func(id record.FlowID, l *leg, head uint64) {
+		if l.end == 0 && l.cursor > 0 && l.cursor == head {
+			if leg, ok := liveLeg(topo, id, l.key); ok {
+				legs = append(legs, leg)
+			}
+		}
+	}
+	for id, f := range b.state.out {
+		for _, l := range f.legs {
+			add(id, l, f.head())
+		}
+	}
+	for id, r := range b.state.relays {
+		for _, l := range r.legs {
+			add(id, l, r.settled)
+		}
+	}
+	return legs
+}
+
 // liveLeg names the leg with its city; false when the topology no longer has
 // its destination, which keeps its backlog then.
 func liveLeg(t *zone.Topology, id record.FlowID, key legKey) (flow.Leg, bool) {

@@ -34,6 +34,11 @@
 //     stops nothing behind it.
 //   - Origin and destination that disagree about what a number is are refused as
 //     diverged, counted and logged on every attempt; nothing is reset silently.
+//   - Destinations of settled legs are asked about once a minute, and as soon as
+//     their store is found to have started anew, whether they still have what they
+//     settled: what they lost is sent again, or told as a gap, without a new record.
+//   - Legs that have lost their way to a destination wait for one of them, which
+//     tries within the bound of the back-off.
 //   - What waits in memory at a destination is bounded by one budget for all
 //     flows; what an origin holds is one batch a lane and a bounded cache.
 //

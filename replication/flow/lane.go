@@ -40,6 +40,7 @@ type lane struct {
 	behind    bool               // the last session ended with numbers unsettled
 	drained   bool               // the last session was asked to move before it made progress
 	dest      record.Incarnation // of the last session's destination; 0 = none yet
+	verify    atomic.Bool        // the leg is settled: the destination is asked whether it still is
 	unwanted  atomic.Bool        // the source does not name the leg; set by Outbox.Run
 	sealC     chan struct{}      // capacity 1: somebody waits for a seal
 	failed    wire.Code          // of the last failure that was logged
@@ -89,7 +90,10 @@ func (l *lane) run(ctx context.Context) {
 		if l.unwanted.Load() && !l.behind {
 			return // settled meanwhile, or the topology has no such destination any more
 		}
-		if !sleep(ctx, wait) {
+		if l.verify.Load() && !l.behind {
+			return // asked again when it is due
+		}
+		if !l.rest(ctx, wait, codeOf(err)) {
 			return
 		}
 	}

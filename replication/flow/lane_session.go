@@ -38,7 +38,7 @@ func (l *lane) session(ctx context.Context) (err error) {
 	}
 	cursor, at := l.src.Cursor(l.leg)
 	seal := l.o.sealWanted(l.leg)
-	if state.Head <= cursor && !l.behind && !seal {
+	if state.Head <= cursor && !l.behind && !seal && !l.verify.Load() {
 		return errNothing
 	}
 	l.state = state
@@ -54,6 +54,7 @@ func (l *lane) session(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	l.o.routeFound(l, false)
 	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -111,6 +112,9 @@ func (l *lane) stream(ctx context.Context, c *conn, own *origin) error {
 		}
 		l.record(ctx, c)
 		if l.s.phase == phaseStreaming {
+			if l.verify.Swap(false) && !l.s.backlog() {
+				return errNothing
+			}
 			if c.seal {
 				c.seal = false
 				p := wire.Seal{Flow: l.leg.Flow}
@@ -328,6 +332,7 @@ func (l *lane) accepted(c *conn, own *origin, a *wire.Accept) error {
 		l.log.Warn("destination has a new store", "was", fmt.Sprintf("%x", l.dest), "is", fmt.Sprintf("%x", a.Incarnation))
 	}
 	l.dest = a.Incarnation
+	l.o.answered(l.leg, store{a.Incarnation, a.Epoch})
 	if rewound > 0 {
 		l.met.rewound(rewound)
 		l.log.Warn("destination lost numbers, sending again", "next", a.Next, "cursor", own.cursor)

@@ -46,6 +46,9 @@ type Limits struct {
 	// MaxBackoff bounds the wait between two attempts to open a session, full
 	// jitter included. Default and maximum 500 ms.
 	MaxBackoff time.Duration
+	// VerifyEvery is about how often the destination of a settled leg is asked
+	// whether it still has what it settled. Default 1 min.
+	VerifyEvery time.Duration
 	// HeldRetry is how often a held destination is asked again. Default 100 ms.
 	HeldRetry time.Duration
 	// SettleWait is how long a new session waits for the landings of the one
@@ -79,6 +82,7 @@ func (l Limits) withDefaults() Limits {
 	l.ProbeEvery = or(l.ProbeEvery, 500*time.Millisecond)
 	l.IdleTimeout = or(l.IdleTimeout, 30*time.Second)
 	l.MaxBackoff = min(or(l.MaxBackoff, 500*time.Millisecond), 500*time.Millisecond)
+	l.VerifyEvery = or(l.VerifyEvery, time.Minute)
 	l.HeldRetry = or(l.HeldRetry, 100*time.Millisecond)
 	l.SettleWait = or(l.SettleWait, 2*time.Second)
 	return l

@@ -32,6 +32,9 @@ type OutboxOptions struct {
 	Meter  metric.Meter // nil = none
 	Tracer trace.Tracer // nil = none; outbound spans of traced records
 	Limits Limits
+	// Idle returns the legs that have everything settled; their destinations are
+	// asked from time to time whether they still have it. Nil = none are asked.
+	Idle func() []Leg
 }
 
 // Outbox sends the flows of an origin: a lane for every leg that has something
@@ -47,12 +50,17 @@ type Outbox struct {
 	encoder *zstd.Encoder
 	cache   *packedCache
 
-	kick chan struct{} // capacity 1: a seal was asked for
+	idle func() []Leg // may be nil
 
-	mu    sync.Mutex
-	rng   *rand.Rand               // guarded by mu
-	lanes map[Leg]*lane            // guarded by mu
-	seals map[Leg][]chan sealReply // guarded by mu; who waits for a Sealed
+	kick    chan struct{} // capacity 1: a seal was asked for
+	recheck chan struct{} // capacity 1: a destination has started anew
+
+	mu     sync.Mutex
+	rng    *rand.Rand               // guarded by mu
+	lanes  map[Leg]*lane            // guarded by mu
+	routes map[routeKey]*route      // guarded by mu; ways that are lost
+	checks verifier                 // guarded by mu
+	seals  map[Leg][]chan sealReply // guarded by mu; who waits for a Sealed
 }
 
 type sealReply struct {
@@ -78,7 +86,7 @@ func NewOutbox(opt OutboxOptions) (*Outbox, error) {
 	o := &Outbox{
 		src: opt.Source, dialer: opt.Dialer, city: opt.City, log: orDiscard(opt.Logger),
 		lim: opt.Limits.withDefaults(), met: met, tracer: tracer, encoder: enc, rng: opt.Rand,
-		kick: make(chan struct{}, 1), lanes: make(map[Leg]*lane), seals: make(map[Leg][]chan sealReply),
+		idle: opt.Idle, kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1), routes: make(map[routeKey]*route), lanes: make(map[Leg]*lane), seals: make(map[Leg][]chan sealReply),
 	}
 	o.cache = newPackedCache(o.lim.CacheBytes)
 	return o, nil
@@ -100,6 +108,20 @@ func (o *Outbox) Run(ctx context.Context) error {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	var changed <-chan struct{} // nil while pausing
+	verify := time.NewTicker(verifyTick)
+	defer verify.Stop()
+	start := func(leg Leg, verify bool) {
+		l := o.newLane(leg)
+		l.verify.Store(verify)
+		wg.Go(func() {
+			l.run(ctx)
+			o.routeFound(l, true)
+			select {
+			case exited <- l:
+			case <-ctx.Done():
+			}
+		})
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -111,6 +133,16 @@ func (o *Outbox) Run(ctx context.Context) error {
 			changed = nil
 			pause.Reset(lookEvery)
 		case <-o.kick:
+		case <-verify.C:
+			for _, leg := range o.verifies() {
+				start(leg, true)
+			}
+			continue
+		case <-o.recheck:
+			for _, leg := range o.verifies() {
+				start(leg, true)
+			}
+			continue
 		case l := <-exited:
 			o.mu.Lock()
 			delete(o.lanes, l.leg)
@@ -118,14 +150,7 @@ func (o *Outbox) Run(ctx context.Context) error {
 		}
 		// Every case looks: a record may have come while its lane was leaving.
 		for _, leg := range o.wanted() {
-			l := o.newLane(leg)
-			wg.Go(func() {
-				l.run(ctx)
-				select {
-				case exited <- l:
-				case <-ctx.Done():
-				}
-			})
+			start(leg, false)
 		}
 	}
 }

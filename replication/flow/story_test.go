@@ -113,7 +113,7 @@ func TestProgressWithinASecondAfterHeal(t *testing.T) {
 	}
 }
 
-func TestHeldDestinationWithdrawsCreditAndResumes(t *testing.T) {
+func TestS8_HeldDestinationWithdrawsCreditAndResumes(t *testing.T) {
 	story(t, Limits{}, func(w *world) {
 		leg, sink := w.uniLeg(), w.sinks["b"]
 		w.src.publish(leg.Flow, "ok", 10)

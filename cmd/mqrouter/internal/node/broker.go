@@ -157,7 +157,7 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})
 	n.onStop("egress", func() error { n.egress.Close(); return nil })
 	loop := newLoopback(n.self.Group.Name, n.egress, n.inbox.Serve)
-	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Dialer: loop, City: n.self.City.Name,
+	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Idle: n.broker.IdleLegs, Dialer: loop, City: n.self.City.Name,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter(), Tracer: n.tracer()})
 	if err != nil {
 		return err
