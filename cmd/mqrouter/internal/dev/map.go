@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
-	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -18,16 +18,22 @@ func (d *deployment) printMap() {
 	defer d.mu.Unlock()
 	w := tabwriter.NewWriter(d.o.Out, 0, 0, 2, ' ', 0)
 	for _, c := range d.t.Cities {
-		routers := strings.Join(addrs(c.Routers, func(n *zone.NodeInfo) string { return n.QUIC }), " ")
+		if !d.runs(func(n *zone.NodeInfo) bool { return n.City == c }) {
+			continue
+		}
+		routers := strings.Join(addrs(d.some(c.Routers), func(n *zone.NodeInfo) string { return n.QUIC }), " ")
 		fmt.Fprintf(w, "\n%s\trouters\t%s\n", c.Name, cmp.Or(routers, "none"))
 		for _, z := range c.Zones {
 			var clients []string
 			for _, g := range z.Groups {
-				clients = append(clients, addrs(g.Nodes, func(n *zone.NodeInfo) string { return n.Client })...)
+				clients = append(clients, addrs(d.some(g.Nodes), func(n *zone.NodeInfo) string { return n.Client })...)
+			}
+			if len(clients) == 0 {
+				continue
 			}
 			fmt.Fprintf(w, "  %s\t%s\tclients %s\n", z.Name, kindWord(z), strings.Join(clients, " "))
 		}
-		if len(c.Caches) > 0 {
+		if len(d.some(c.Caches)) > 0 {
 			fmt.Fprintf(w, "  cache\t%s\t\n", d.cacheWord(c))
 		}
 	}
@@ -45,11 +51,21 @@ ready. RocketMQ 5 clients connect to any address above. Try in another terminal:
 	fmt.Fprint(d.o.Out, "\nCtrl-C stops it.\n")
 }
 
+// runs reports whether a node that fits is started.
+func (d *deployment) runs(fits func(*zone.NodeInfo) bool) bool {
+	return slices.ContainsFunc(d.nodes, fits)
+}
+
+// some returns those of the nodes that are started.
+func (d *deployment) some(nodes []*zone.NodeInfo) []*zone.NodeInfo {
+	return slices.DeleteFunc(slices.Clone(nodes), func(n *zone.NodeInfo) bool { return !slices.Contains(d.nodes, n) })
+}
+
 // tries are three commands to try: the tour's, or for another topology than the
 // sample those that fit any.
 func (d *deployment) tries() []string {
 	for _, name := range []zone.Zone{"rz01", "rz04"} {
-		if d.t.FindZone(name) == nil {
+		if !d.runs(func(n *zone.NodeInfo) bool { return n.Zone != nil && n.Zone.Name == name }) {
 			return []string{"status", "topology show", "topic list"}
 		}
 	}
@@ -73,7 +89,7 @@ func (d *deployment) killHint() string {
 
 // adminHint is what a shell needs when the admin address is not the default.
 func (d *deployment) adminHint() string {
-	for _, n := range pki.Nodes(d.t) {
+	for _, n := range d.nodes {
 		switch n.Admin {
 		case "":
 			continue

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
@@ -32,7 +33,7 @@ func TestMapNamesAnAdminAddressThatExists(t *testing.T) {
 			top.Cities[0].Routers = nil
 		}
 		var out bytes.Buffer
-		d := &deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top}
+		d := &deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top, nodes: pki.Nodes(top)}
 		d.printMap()
 		if got := out.String(); c.want == "" && strings.Contains(got, "MQROUTER_ADMIN") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: want %q in\n%s", what, c.want, got)
@@ -55,7 +56,7 @@ func TestMapSuggestsOnlyWhatTheTopologyHas(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		(&deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top}).printMap()
+		(&deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top, nodes: pki.Nodes(top)}).printMap()
 		for _, want := range c.want {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("no %q in\n%s", want, out.String())
@@ -64,5 +65,35 @@ func TestMapSuggestsOnlyWhatTheTopologyHas(t *testing.T) {
 		if strings.Contains(out.String(), c.not) {
 			t.Errorf("%q in\n%s", c.not, out.String())
 		}
+	}
+}
+
+// TestOnlyWhatIsChosenIsStartedAndShown chooses a city, a zone and a node.
+func TestOnlyWhatIsChosenIsStartedAndShown(t *testing.T) {
+	top, err := zone.Parse(sample.YAML, "sample")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes, err := chosen(top, []string{"shenzhen", "rz04", "rt-hz-2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, n := range nodes {
+		names = append(names, string(n.Name))
+	}
+	if got := strings.Join(names, " "); got != "rt-hz-2 rz04-a-1 rt-sz-1 rt-sz-2 cache-sz rz05-a-1 cz-sz-a-1" {
+		t.Errorf("chosen: %s", got)
+	}
+	var out bytes.Buffer
+	(&deployment{o: Options{Out: &out, Program: "mqrouter"}, t: top, nodes: nodes}).printMap()
+	for want, there := range map[string]bool{"shanghai": false, "127.0.0.1:7003": false, "127.0.0.1:7004": true, "rz03": false, "8087": true, "8090": true,
+		"MQROUTER_ADMIN=127.0.0.1:5109": true, "mqrouter topic list": true} {
+		if strings.Contains(out.String(), want) != there {
+			t.Errorf("%q in the map is not %v:\n%s", want, there, out.String())
+		}
+	}
+	if _, err := chosen(top, []string{"rz99"}); err == nil {
+		t.Error("a name of nothing was accepted")
 	}
 }

@@ -21,7 +21,7 @@ import (
 const (
 	// stopBound is how long a process may take after SIGTERM: the grace that it
 	// was given, and time for a busy machine. Then it is killed.
-	stopBound = grace + 8*time.Second
+	stopBound = grace + 13*time.Second
 	// maxPause bounds the doubling pause between starts of a node that dies soon
 	// after each (as RestartMaxDelaySec of the systemd units).
 	maxPause = 30 * time.Second

@@ -181,6 +181,44 @@ func TestD3_NewRoutersSendNothingAgain(t *testing.T) {
 	if again := sent - float64(len(more)); again > 0 || dups > 0 {
 		t.Errorf("%v records were sent for %d new ones, %v were duplicates: nothing was in flight when the routers were replaced", sent, len(more), dups)
 	}
+	c.resentInFlightOnly("rt-a8", "rt-a9")
+}
+
+// resentInFlightOnly kills all routers of city a under load: what is sent a
+// second time was not settled when they died.
+func (c *cluster) resentInFlightOnly(routers ...string) {
+	c.t.Helper()
+	sentBefore := c.mustMetric("rz-a-1", "mqrouter_flow_sent_records_total")
+	landedBefore := c.mustMetric("rz-b-1", "mqrouter_flow_landed_records_total")
+	l := c.load("rz-a-1", 8, "7", 300, 0)
+	from, _ := l.counts()
+	eventually(c.t, "there is load", time.Minute, func() error {
+		if n, f := l.counts(); n < from+500 {
+			return fmt.Errorf("%d acknowledged, %d failed", n, f)
+		}
+		return nil
+	})
+	for _, r := range routers {
+		c.nodes[r].running.kill()
+	}
+	var unsettled uint64
+	eventually(c.t, "the origin tells what is not settled", time.Minute, func() error {
+		s, err := c.status("rz-a-1")
+		for _, f := range s.Flows {
+			unsettled += f.Backlog
+		}
+		return err
+	})
+	for _, r := range routers {
+		c.up(r)
+	}
+	l.settled(c, "rz-b-1", places{})
+	sent := c.mustMetric("rz-a-1", "mqrouter_flow_sent_records_total") - sentBefore
+	landed := c.mustMetric("rz-b-1", "mqrouter_flow_landed_records_total") - landedBefore
+	c.t.Logf("%v records sent again, %d were not settled when the routers died", sent-landed, unsettled)
+	if sent-landed > float64(unsettled) {
+		c.t.Errorf("%v records were sent again; only %d were not settled", sent-landed, unsettled)
+	}
 }
 
 // TestD4_AFrozenRouterIsReplacedAndComesBack freezes each router of the origin's
