@@ -73,7 +73,7 @@ func TestGarbageOnTheClientPort(t *testing.T) {
 	c.only(b)
 	c.serves(b)
 	before := c.toll(b)
-	for name, shot := range shots(*attackSeed) {
+	for name, shot := range shots(attackSeed()) {
 		throw(c.nodes[b].client, 60, shot, time.Second)
 		t.Logf("%s: %+v", name, c.toll(b))
 	}

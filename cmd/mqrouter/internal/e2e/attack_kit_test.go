@@ -23,16 +23,22 @@ import (
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 )
 
+var seedFlag = flag.Uint64("seed", 0, "seed of faults and attacks; 0: always the same, in the long suite another one each time")
+
 // attackSeed replays an attack: every one prints the seed that it used.
-var attackSeed = flag.Uint64("seed", 20261129, "seed of the attacks; 0: another one each time")
+var attackSeed = sync.OnceValue(func() uint64 {
+	switch {
+	case *seedFlag != 0:
+		return *seedFlag
+	case long():
+		return rand.Uint64()
+	}
+	return 20261129
+})
 
 func attackRand(t *testing.T) *rand.Rand {
-	seed := *attackSeed
-	if seed == 0 {
-		seed = rand.Uint64()
-	}
-	t.Logf("-seed=%d", seed)
-	return rand.New(rand.NewPCG(seed, 7))
+	t.Logf("-seed=%d", attackSeed())
+	return rand.New(rand.NewPCG(attackSeed(), 7))
 }
 
 // load publishes to users of one last digit from several publishers at once.

@@ -48,7 +48,7 @@ func TestStrangersAndGarbageBetweenNodes(t *testing.T) {
 		"a router of this city": pair(t, c.pki(), "rt-b2"), "a broker of this city": pair(t, c.pki(), "cz-b-1"),
 	}
 	noise := make([]byte, 4<<20)
-	src := newSource(*attackSeed)
+	src := newSource(attackSeed())
 	src.Read(noise)
 	absurd := append([]byte(nil), noise[:4096]...)
 	for i := 0; i+4 < len(absurd); i += 16 {

@@ -2,4 +2,15 @@
 // processes that are killed, the official RocketMQ clients, a real Redis for
 // each city, and the commands of the README as they are written there. It has
 // no code of its own, only tests.
+//
+// A cluster is two cities of processes that the test starts itself; a ground is
+// the sample under `mqrouter dev --processes`. A network puts a relay before
+// every door between their nodes, to cut it. A ledger is what clients saw:
+// what was acknowledged, and where each message arrived; its verdict is the
+// promises I1 to I3, a cacheWatch has I6.
+//
+// Tests named after a key, such as TestD3_, are the scenarios by which systems of
+// this kind have hurt people. TestFaultsLoseAndDoubleNothing draws its faults from
+// a seed, which it prints; -seed replays them. With MQROUTER_LONG set (make soak)
+// everything goes on for longer, and from another seed each time.
 package e2e

@@ -171,9 +171,7 @@ func deck(g *ground, rnd *rand.Rand) []fault {
 	inCity := some([]string{"rz02-a-1", "rz03-a-1", "rz04-a-1", "rz05-a-1"}, 1)
 	towards := g.routers(city())
 	all := []fault{
-		kill("brokers", some(brokers, 3)),
-		kill("routers", some(routers, 2)),
-		kill("a broker and a router", append(some(brokers, 1), some(routers, 1)...)),
+		kill("brokers and routers", append(some(brokers, 3), some(routers, 2)...)),
 		kill("cache readers", some(g.names(zone.RoleCacheSync), 3)),
 		kill("all at once", g.names()),
 		kill("all routers, whose gossip begins anew", routers),

@@ -70,6 +70,42 @@ func TestS9_ADeadBrokerOfAZoneStopsOnlyItsOwn(t *testing.T) {
 	l.done()
 }
 
+// TestS6_AReaderFollowsABrokerThatWasAwayForLong keeps the broker that a cache
+// reads from away for longer than sessions and connections wait: the reader says
+// so, and goes on by itself when it is back. Other caches do not wait for it.
+func TestS6_AReaderFollowsABrokerThatWasAwayForLong(t *testing.T) {
+	d := startProcesses(t, "--restart", "0")
+	set := func(version int) {
+		t.Helper()
+		must(t, d.env(), "broadcast", "set", "--zone", "rz01", "--key", "away", "--version", fmt.Sprint(version), "--value", fmt.Sprintf("v%d", version))
+	}
+	get := func(city string, version int) {
+		t.Helper()
+		must(t, d.env(), "cache", "get", "--city", city, "away", "--version", fmt.Sprint(version), "--wait", "90s")
+	}
+	set(1)
+	for _, city := range cities {
+		get(city, 1)
+	}
+	const victim = "cz-hz-a-1"
+	syscall.Kill(d.pid(victim), syscall.SIGKILL)
+	set(2)
+	get("shanghai", 2)
+	get("shenzhen", 2)
+	hold(time.Duration(rounds(12, 120)) * time.Second)
+	out, _ := mqrouter(t, d.env(), "status", "-o", "json") // it fails: a node does not answer
+	for _, s := range decode[[]admin.Status](t, out) {
+		if s.Node == "cache-hz" && (s.Cache == nil || s.Cache.State == "following") {
+			t.Errorf("the broker of the cache is away for long, and the cache says %+v", s.Cache)
+		}
+	}
+	start(t, victim, nil, binary, "broker", "--name", victim, "--topology", filepath.Join(d.dir, "topology.yaml"),
+		"--pki", filepath.Join(d.dir, "pki"), "--data-dir", filepath.Join(d.dir, "nodes", victim), "--segment-size", "16MiB")
+	get("hangzhou", 2)
+	set(3)
+	get("hangzhou", 3)
+}
+
 // TestQ3_AHandleOutlivesTheBrokersProcess acknowledges with a handle that was
 // given before the broker was killed, first thing after it is back (Q5).
 func TestQ3_AHandleOutlivesTheBrokersProcess(t *testing.T) {

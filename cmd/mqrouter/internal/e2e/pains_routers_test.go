@@ -242,6 +242,47 @@ func TestD4_AFrozenRouterIsReplacedAndComesBack(t *testing.T) {
 	l.done()
 }
 
+// TestS5_RoutersThatComeAndGoLeaveNoFlowBehind ends and starts drawn routers under
+// load, some killed and some drained: every flow moves on each time, and at the end
+// none has a backlog or waits.
+func TestS5_RoutersThatComeAndGoLeaveNoFlowBehind(t *testing.T) {
+	rnd := attackRand(t)
+	c := newCluster(t)
+	c.upAll()
+	l := c.crossing(5 * time.Millisecond)
+	l.publish("b to a", c.nodes["rz-b-1"].client, 5*time.Millisecond, func(int) letter {
+		return letter{topic: "transfer", properties: map[string]string{"userId": "1003"}, homes: []string{"rz-a"}, stream: "back"}
+	})
+	l.consume("rz-a", c.nodes["rz-a-1"].client, "credit", "transfer")
+	l.going(20)
+	routers := []string{"rt-a1", "rt-a2", "rt-b1", "rt-b2"}
+	for range rounds(6, 50) {
+		name := routers[rnd.IntN(len(routers))]
+		if rnd.IntN(2) == 0 {
+			c.kill9(name)
+		} else {
+			c.nodes[name].running.stop(t, time.Minute)
+			c.only(name)
+		}
+		l.going(20)
+	}
+	l.done()
+	eventually(t, "no flow has a backlog", time.Minute, func() error {
+		for _, b := range []string{"rz-a-1", "rz-b-1"} {
+			s, err := c.status(b)
+			if err != nil {
+				return err
+			}
+			for _, f := range s.Flows {
+				if f.Backlog > 0 || f.State != "idle" && f.State != "streaming" {
+					return fmt.Errorf("%s: %+v", b, f)
+				}
+			}
+		}
+		return nil
+	})
+}
+
 // TestL10_WhatWasPublishedDuringACutIsForwarded cuts the cities apart, publishes,
 // restarts the origin's routers and heals.
 func TestL10_WhatWasPublishedDuringACutIsForwarded(t *testing.T) {
