@@ -270,6 +270,7 @@ func (l *simLane) once(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	l.note(next)
 	for settled := next; ; {
 		ready := l.wait(ctx, settled+1)
 		if ready == 0 {
@@ -285,14 +286,19 @@ func (l *simLane) once(ctx context.Context) {
 			if settled, err = l.read(ctx, s); err != nil {
 				return
 			}
-			l.mu.Lock()
-			for uint64(len(l.waits)) < settled {
-				l.waits = append(l.waits, time.Since(l.born[len(l.waits)]))
-			}
-			l.lastAck = time.Now()
-			l.mu.Unlock()
+			l.note(settled)
 		}
 	}
+}
+
+// note takes the destination's word for what is settled.
+func (l *simLane) note(settled uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for uint64(len(l.waits)) < settled {
+		l.waits = append(l.waits, time.Since(l.born[len(l.waits)]))
+	}
+	l.lastAck = time.Now()
 }
 
 // wait returns when the number exists: the highest one to send now, at most 32

@@ -146,7 +146,7 @@ func (n *simNet) latency(p simnet.Packet) time.Duration {
 	return n.base
 }
 
-// set changes one direction.
+// cut drops everything in one direction, or nothing any more.
 func (w *simWorld) cut(from, to zone.City, is bool) {
 	w.net.mu.Lock()
 	defer w.net.mu.Unlock()
@@ -163,6 +163,13 @@ func (w *simWorld) slow(a, b zone.City, oneWay time.Duration) {
 	w.net.mu.Lock()
 	defer w.net.mu.Unlock()
 	w.net.delay[[2]zone.City{a, b}], w.net.delay[[2]zone.City{b, a}] = oneWay, oneWay
+}
+
+// lose drops every n-th packet between two cities; 0 drops none.
+func (w *simWorld) lose(a, b zone.City, every int) {
+	w.net.mu.Lock()
+	defer w.net.mu.Unlock()
+	w.net.loss[[2]zone.City{a, b}], w.net.loss[[2]zone.City{b, a}] = every, every
 }
 
 func (w *simWorld) socket(city zone.City, addr *net.UDPAddr) (*simnet.SimConn, func()) {
@@ -374,7 +381,9 @@ func (w *simWorld) dump() {
 	w.mu.Unlock()
 	for name, r := range all {
 		for _, p := range r.Status().Paths {
-			w.t.Logf("%s: %+v", name, p)
+			if p.Reason != PathDirect || p.Detoured > 0 || !p.Up {
+				w.t.Logf("%v %s: %+v", time.Since(simStart), name, p)
+			}
 		}
 	}
 }
