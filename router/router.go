@@ -123,8 +123,10 @@ func (r *Router) Run(ctx context.Context) error {
 	return err
 }
 
-// follow tells the links which routers there are: those of the topology, at the
-// address that gossip knows better. Gossip alone adds and removes nobody.
+// follow tells the links which routers there are: those of the topology. Where
+// they are gossip usually knows better, for a router that has moved tells it
+// before anybody writes it down; but what it says may as well be wrong, so that
+// both addresses are tried in turn. Gossip alone adds and removes nobody.
 func (r *Router) follow() {
 	known := make(map[zone.Node]string)
 	for _, m := range r.o.Peers.Routers() {
@@ -136,11 +138,11 @@ func (r *Router) follow() {
 			continue
 		}
 		for _, n := range c.Routers {
-			addr := n.QUIC
-			if a := known[n.Name]; a != "" {
-				addr = a
+			p := link.Peer{Node: n.Name, City: c.Name, Addr: n.QUIC}
+			if a := known[n.Name]; a != "" && a != n.QUIC {
+				p.Addr, p.Alt = a, n.QUIC
 			}
-			peers = append(peers, link.Peer{Node: n.Name, City: c.Name, Addr: addr})
+			peers = append(peers, p)
 		}
 	}
 	r.links.SetPeers(peers)

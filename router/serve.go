@@ -161,17 +161,15 @@ func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end
 	}
 	var errs []error
 	for _, n := range g.Nodes {
-		addr := addrs[n.Name]
-		if addr == "" {
-			addr = n.Peer
+		for _, addr := range egress.Addresses(addrs[n.Name], n.Peer) {
+			s, err := r.brokers.Open(ctx, egress.Target{
+				Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: r.city, Class: f.Class, Addr: addr,
+			}, f.Session)
+			if err == nil {
+				return newEnd(s), nil
+			}
+			errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
 		}
-		s, err := r.brokers.Open(ctx, egress.Target{
-			Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: r.city, Class: f.Class, Addr: addr,
-		}, f.Session)
-		if err == nil {
-			return newEnd(s), nil
-		}
-		errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
 	}
 	return nil, refuse(wire.CodeNoRoute, "group %s: %v", o.Group, errors.Join(errs...))
 }

@@ -10,9 +10,10 @@
 // # Spreading
 //
 // A session takes the healthy router that wins its rendezvous hash. A router
-// that leaves the list of routers, whose connection ends, or that cannot be
-// dialled loses its sessions at once; their owner opens them again and the hash
-// takes another router. A draining router gets no new sessions.
+// whose connection ends, that cannot be dialled, or that leaves the list of
+// routers while its connection is silent, loses its sessions at once; their owner
+// opens them again and the hash takes another router. Leaving the list alone
+// moves no session. A draining router gets no new ones.
 //
 // # Goroutines
 //

@@ -124,14 +124,15 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 // direct opens a stream to a broker of this city. The first node that answers
 // gets the session; one that is not the master says so.
 func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, session uint64) (wire.Stream, error) {
-	var errs []error
-	for i, n := range g.Nodes {
-		addr := e.o.Broker(n.Name)
-		if addr == "" {
-			addr = n.Peer
+	var targets []Target
+	for _, n := range g.Nodes {
+		for _, addr := range Addresses(e.o.Broker(n.Name), n.Peer) {
+			targets = append(targets, Target{Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: leg.City, Class: leg.Flow.Class, Addr: addr})
 		}
-		t := Target{Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: leg.City, Class: leg.Flow.Class, Addr: addr}
-		try, cancel := share(ctx, len(g.Nodes)-i)
+	}
+	var errs []error
+	for i, t := range targets {
+		try, cancel := share(ctx, len(targets)-i)
 		s, err := e.pool.Open(try, t, session)
 		cancel()
 		if err == nil {
@@ -140,7 +141,7 @@ func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, se
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
+		errs = append(errs, fmt.Errorf("broker %s: %w", t.Node, err))
 	}
 	return nil, &Error{City: leg.City, Group: leg.Group, Code: wire.CodeNoRoute, Err: errors.Join(errs...)}
 }
@@ -149,17 +150,35 @@ func (e *Egress) through(r RouterInfo, leg flow.Leg) Target {
 	return Target{Node: r.Node, Role: zone.RoleRouter, City: leg.City, Class: leg.Flow.Class, Addr: r.Addr}
 }
 
+// Addresses returns where to try a node, in order: what gossip says, which knows
+// first when a node has moved, then what the topology says, because gossip may be
+// wrong. An empty address is none. A node proves by its certificate that it is
+// the one meant, so that the wrong address costs an attempt and nothing else.
+func Addresses(gossip, topology string) []string {
+	switch {
+	case gossip == "":
+		return []string{topology}
+	case topology == "" || gossip == topology:
+		return []string{gossip}
+	}
+	return []string{gossip, topology}
+}
+
 // candidates returns the routers to try, in order: living ones that are not
-// backing off, then the topology's that gossip does not know, by rendezvous
-// hash within each part.
+// backing off, the same where the topology has another address for them, then
+// the topology's that gossip does not know, by rendezvous hash within each part.
 func (e *Egress) candidates(top *zone.Topology, leg flow.Leg, session uint64) []RouterInfo {
 	known := e.o.Routers()
 	living := slices.DeleteFunc(slices.Clone(known), func(r RouterInfo) bool { return r.Draining })
-	var rest []RouterInfo
+	var elsewhere, rest []RouterInfo
 	if city := top.FindCity(e.o.City); city != nil {
 		for _, n := range city.Routers {
-			if !slices.ContainsFunc(known, func(r RouterInfo) bool { return r.Node == n.Name }) {
-				rest = append(rest, RouterInfo{Node: n.Name, Addr: n.Peer})
+			i := slices.IndexFunc(known, func(r RouterInfo) bool { return r.Node == n.Name })
+			switch at := (RouterInfo{Node: n.Name, Addr: n.Peer}); {
+			case i < 0:
+				rest = append(rest, at)
+			case !known[i].Draining && known[i].Addr != n.Peer:
+				elsewhere = append(elsewhere, at)
 			}
 		}
 	}
@@ -170,8 +189,9 @@ func (e *Egress) candidates(top *zone.Topology, leg flow.Leg, session uint64) []
 		})
 	}
 	rank(living)
+	rank(elsewhere)
 	rank(rest)
-	return append(living, rest...)
+	return slices.Concat(living, elsewhere, rest)
 }
 
 func ill(p *Pool, t Target) int {
@@ -181,19 +201,36 @@ func ill(p *Pool, t Target) int {
 	return 1
 }
 
+// departedSilence is how long a connection must have brought nothing before
+// gossip is believed that its router is gone: one and a half of package peer's
+// probe intervals, so that a living connection has always answered one.
+const departedSilence = 3 * time.Second
+
+// recheck is how soon to look again at connections that outlive what gossip
+// says.
+const recheck = time.Second
+
 // RoutersChanged ends the sessions through routers that gossip does not list any
-// more, if it lists another: a broker that has lost everybody keeps what works.
-// Call it when the list of routers may have changed.
-func (e *Egress) RoutersChanged() {
+// more and that have been silent, if it lists another: a broker that has lost
+// everybody keeps what works, and so does one whose gossip is in disorder while
+// the routers answer. Gossip thus hastens what the connection would find out by
+// itself, and a storm of suspicions moves nothing. Call it when the list of
+// routers may have changed, and again after the time that it returns; 0 = there
+// is nothing to look at again.
+func (e *Egress) RoutersChanged() (again time.Duration) {
 	living := e.o.Routers()
 	if !slices.ContainsFunc(living, func(r RouterInfo) bool { return !r.Draining }) {
-		return
+		return 0
 	}
 	for _, node := range e.pool.Nodes(zone.RoleRouter) {
-		if !slices.ContainsFunc(living, func(r RouterInfo) bool { return r.Node == node }) {
-			e.pool.Drop(node)
+		if slices.ContainsFunc(living, func(r RouterInfo) bool { return r.Node == node }) {
+			continue
+		}
+		if left := e.pool.DropSilent(node, departedSilence); left > 0 {
+			again = recheck
 		}
 	}
+	return again
 }
 
 // Status returns what is known of each in-city destination.

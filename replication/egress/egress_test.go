@@ -245,7 +245,7 @@ func TestNoRouterAnswers(t *testing.T) {
 	}
 }
 
-func TestRouterGoneEndsItsSessionsAtOnceAndNoOthers(t *testing.T) {
+func TestSilentRouterGoneEndsItsSessionsAtOnceAndNoOthers(t *testing.T) {
 	c := newCity(t)
 	var streams []wire.Stream
 	for session := range uint64(40) {

@@ -195,9 +195,25 @@ func (p *Pool) forget(s *stream) {
 	delete(p.targets[s.target].streams, s)
 }
 
-// Drop ends every session to the node at once.
-func (p *Pool) Drop(node zone.Node) {
-	p.end(func(t Target) bool { return t.Node == node }, wire.CodeShutdown)
+// hearer is a stream that knows when its connection last brought something;
+// those of package peer do.
+type hearer interface{ Heard() time.Time }
+
+// DropSilent ends the sessions to the node whose connections have brought
+// nothing for so long, and returns how many are left.
+func (p *Pool) DropSilent(node zone.Node, silence time.Duration) (left int) {
+	now := time.Now()
+	p.end(func(t Target, s *stream) bool {
+		if t.Node != node {
+			return false
+		}
+		if h, ok := s.Stream.(hearer); ok && now.Sub(h.Heard()) < silence {
+			left++
+			return false
+		}
+		return true
+	}, wire.CodeShutdown)
+	return left
 }
 
 // Close ends every session. Open fails from then on. It is idempotent.
@@ -205,15 +221,16 @@ func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	p.end(func(Target) bool { return true }, wire.CodeShutdown)
+	p.end(func(Target, *stream) bool { return true }, wire.CodeShutdown)
 }
 
-func (p *Pool) end(which func(Target) bool, code wire.Code) {
+// end closes the streams that which picks; which must not block.
+func (p *Pool) end(which func(Target, *stream) bool, code wire.Code) {
 	p.mu.Lock()
 	var all []*stream
 	for t, st := range p.targets {
-		if which(t) {
-			for s := range st.streams {
+		for s := range st.streams {
+			if which(t, s) {
 				all = append(all, s)
 			}
 		}

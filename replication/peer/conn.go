@@ -48,6 +48,7 @@ type conn struct {
 	held     atomic.Int64 // payload bytes that wait in the sessions
 	endBy    atomic.Int64 // after started; what shutdown left must be written by then; nanoseconds, 0 = no shutdown
 	moved    atomic.Int64 // when the connection last took bytes, after started; nanoseconds
+	heard    atomic.Int64 // when the connection last brought bytes, after started; nanoseconds
 	rtt      atomic.Int64 // nanoseconds; 0 = not measured yet
 	draining atomic.Bool  // the peer drains, or this side does
 	done     chan struct{}

@@ -38,7 +38,8 @@ type Listener struct {
 }
 
 // NewListener returns a Listener that calls handle for each session, in its own
-// goroutine. The session is closed with CodeOK when handle returns. handle's
+// goroutine. The session is closed with CodeOK when handle returns, with
+// CodeShutdown after Close. handle's
 // context ends with Close, and handle must return then.
 func NewListener(o Options, handle func(context.Context, *Session)) (*Listener, error) {
 	if err := o.Validate(); err != nil {
@@ -139,7 +140,13 @@ func (l *Listener) serve(raw net.Conn, place *list.Element) {
 	var handlers sync.WaitGroup
 	c.accept = func(s *Session) {
 		handlers.Go(func() {
-			defer s.reset(wire.CodeOK, "")
+			defer func() {
+				if l.ctx.Err() != nil {
+					s.reset(wire.CodeShutdown, "node stops") // a handler that only its context ends is faster than Close
+					return
+				}
+				s.reset(wire.CodeOK, "")
+			}()
 			l.handle(l.ctx, s)
 		})
 	}

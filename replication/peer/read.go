@@ -61,6 +61,9 @@ type countingReader struct{ c *conn }
 
 func (r countingReader) Read(p []byte) (int, error) {
 	n, err := r.c.nc.Read(p)
+	if n > 0 {
+		r.c.heard.Store(int64(time.Since(r.c.started)))
+	}
 	r.c.stats.bytesIn.Add(uint64(n))
 	return n, err
 }

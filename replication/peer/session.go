@@ -35,6 +35,9 @@ func newSession(c *conn, id uint64) *Session {
 // ID is the session's number.
 func (s *Session) ID() uint64 { return s.id }
 
+// Heard is when the session's connection last brought any bytes.
+func (s *Session) Heard() time.Time { return s.c.started.Add(time.Duration(s.c.heard.Load())) }
+
 // Peer is the greeting of the node at the other end.
 func (s *Session) Peer() wire.Hello { return s.c.peer }
 

@@ -39,7 +39,11 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64) (*conn, 
 		}
 		return &Error{Op: op, Peer: peer.Node, Class: l.key.Class, Code: codeOf(streamError(err)), Err: err}
 	}
-	addr, err := resolve(ctx, peer.Addr)
+	to := peer.Addr
+	if peer.Alt != "" && attempt%2 == 0 { // the first is number 1
+		to = peer.Alt
+	}
+	addr, err := resolve(ctx, to)
 	if err != nil {
 		return nil, fail("dial", err)
 	}
@@ -64,7 +68,7 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 		return nil, err
 	}
 	if id.Name != peer.Node || id.City != peer.City {
-		return nil, refused(wire.CodeWrongIdentity, "%s of %s answers at %s", id.Name, id.City, peer.Addr)
+		return nil, refused(wire.CodeWrongIdentity, "%s of %s answers at %s", id.Name, id.City, qc.RemoteAddr())
 	}
 	stream, err := qc.OpenStreamSync(ctx)
 	if err != nil {

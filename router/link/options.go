@@ -28,6 +28,10 @@ type Peer struct {
 	Node zone.Node
 	City zone.City
 	Addr string // host:port of its QUIC socket
+	// Alt is another address that it may have; empty = none. Attempts take turns,
+	// Addr first: whichever of the two is wrong costs one attempt, since only the
+	// node itself has the certificate to answer with.
+	Alt string
 }
 
 // Limits bounds what peers can make a node hold. The zero value of a field

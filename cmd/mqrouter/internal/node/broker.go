@@ -191,14 +191,19 @@ func memberAddr(p *gossip.Pool, name zone.Node) string {
 	return ""
 }
 
-// followGossip moves sessions at once when a router dies or drains.
+// followGossip moves sessions soon when a router dies.
 func (n *brokerNode) followGossip(ctx context.Context) error {
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-n.city.Changes():
-			n.egress.RoutersChanged()
+		case <-again:
+		}
+		again = nil
+		if d := n.egress.RoutersChanged(); d > 0 {
+			again = time.After(d)
 		}
 	}
 }
