@@ -44,12 +44,11 @@ func (c *counters) stats() Stats {
 	}
 }
 
-// admission decides what belongs to the pool. It is immutable and safe for
-// concurrent use.
+// admission decides what belongs to the pool. It is safe for concurrent use.
 type admission struct {
-	streamPrefix []byte // label header
-	label        []byte
-	aeads        []cipher.AEAD
+	streamPrefix []byte // label header; never changed
+	label        []byte // never changed
+	aeads        atomic.Pointer[[]cipher.AEAD]
 }
 
 func newAdmission(label string, keys [][]byte) (*admission, error) {
@@ -58,18 +57,25 @@ func newAdmission(label string, keys [][]byte) (*admission, error) {
 		return nil, err
 	}
 	a := &admission{streamPrefix: prefix, label: []byte(label)}
+	return a, a.accept(keys)
+}
+
+// accept replaces the keys.
+func (a *admission) accept(keys [][]byte) error {
+	var aeads []cipher.AEAD
 	for _, k := range keys {
 		block, err := aes.NewCipher(k)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		aead, err := cipher.NewGCM(block)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		a.aeads = append(a.aeads, aead)
+		aeads = append(aeads, aead)
 	}
-	return a, nil
+	a.aeads.Store(&aeads)
+	return nil
 }
 
 // packet reports whether the packet carries the pool's label and was sealed
@@ -83,7 +89,7 @@ func (a *admission) packet(b []byte, c *counters) bool {
 		return false
 	}
 	if len(rest) >= cipherOverhead && rest[0] == cipherVersion {
-		for _, aead := range a.aeads {
+		for _, aead := range *a.aeads.Load() {
 			if _, err := aead.Open(nil, rest[1:1+nonceSize], rest[1+nonceSize:], a.label); err == nil {
 				return true
 			}

@@ -44,7 +44,8 @@ type Config struct {
 	// Required when Bind means all addresses. Host names are resolved once, at
 	// Open: a node that moves is started again.
 	Advertise string
-	// Key is the pool's encryption key: 16, 24 or 32 bytes. Required.
+	// Key is the pool's encryption key: 16, 24 or 32 bytes. Required. SetKeys
+	// changes it later.
 	Key []byte
 	// OldKeys are keys that are still accepted while a key is being changed.
 	OldKeys [][]byte

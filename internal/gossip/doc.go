@@ -11,7 +11,8 @@
 // A pool is fenced from every other pool twice: by a label (made of deployment
 // and city, or deployment and "wan"), which is also authenticated data of the
 // encryption, and by the key. A packet or stream with another label or key is
-// dropped and counted in [Stats].
+// dropped and counted in [Stats]. Keys are changed while the pool runs
+// ([Pool.SetKeys]): a new one is accepted everywhere before anybody uses it.
 //
 // # Names and starts
 //

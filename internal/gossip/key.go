@@ -1,13 +1,17 @@
 package gossip
 
 import (
+	"bytes"
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // KeyFile is the usual name of the file with a deployment's gossip keys.
@@ -73,4 +77,41 @@ func LoadKeys(path string) (key []byte, old [][]byte, err error) {
 		return nil, nil, fmt.Errorf("gossip: key: %s holds no key", path)
 	}
 	return keys[0], keys[1:], nil
+}
+
+// SetKeys replaces the pool's keys without a moment in which it refuses one that
+// it had or has: key is used from now on, old ones are still accepted. It
+// changes nothing when a key is malformed, and fails with ErrClosed after Close.
+func (p *Pool) SetKeys(key []byte, old [][]byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return ErrClosed
+	}
+	next := append([][]byte{key}, old...)
+	for i, k := range next {
+		if err := memberlist.ValidateKey(k); err != nil {
+			return fmt.Errorf("gossip: key %d has %d bytes, want 16, 24 or 32", i, len(k))
+		}
+	}
+	before := p.keys.GetKeys()
+	if err := p.fence.admit.accept(slices.Concat(next, before)); err != nil {
+		return fmt.Errorf("gossip: keys: %w", err)
+	}
+	for _, k := range next {
+		if err := p.keys.AddKey(k); err != nil {
+			return fmt.Errorf("gossip: keys: %w", err)
+		}
+	}
+	if err := p.keys.UseKey(key); err != nil {
+		return fmt.Errorf("gossip: keys: %w", err)
+	}
+	for _, k := range before {
+		if !slices.ContainsFunc(next, func(n []byte) bool { return bytes.Equal(n, k) }) {
+			if err := p.keys.RemoveKey(k); err != nil {
+				return fmt.Errorf("gossip: keys: %w", err)
+			}
+		}
+	}
+	return p.fence.admit.accept(next)
 }

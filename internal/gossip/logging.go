@@ -33,7 +33,7 @@ func newStdLogger(l *slog.Logger, stats *counters) *log.Logger {
 func (a *logAdapter) Write(line []byte) (int, error) {
 	level, text := splitLine(string(bytes.TrimSpace(line)))
 	// The one refusal that memberlist alone can see: a stream with the right
-	// label that no key opens. TestForeignKeyIsRefusedAndCounted pins the text.
+	// label that no key opens. TestT1_ForeignKeyIsRefusedAndCounted pins the text.
 	if strings.HasPrefix(text, "failed to receive: ") && strings.Contains(text, "decrypt") {
 		a.stats.foreignKey.Add(1)
 	}

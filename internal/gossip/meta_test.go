@@ -50,7 +50,7 @@ func TestMetaBytesNeverChange(t *testing.T) {
 	}
 }
 
-func TestMetaOfLongNamesFitsOrFailsBeforeTheStart(t *testing.T) {
+func TestG4_MetaOfLongNamesFitsOrFailsBeforeTheStart(t *testing.T) {
 	text := func(n int) string { return strings.Repeat("x", n) }
 	fits := Meta{City: zone.City(text(64)), Zone: zone.Zone(text(64)), Group: zone.Group(text(64)), Peer: text(140), QUIC: text(140)}
 	if b, err := fits.Encode(nil); err != nil || len(b) > MaxMeta {

@@ -32,6 +32,7 @@ const (
 // use.
 type Pool struct {
 	ml     *memberlist.Memberlist
+	keys   *memberlist.Keyring
 	fence  *fence
 	dir    *directory
 	stats  *counters
@@ -109,7 +110,7 @@ func (p *Pool) start(cfg *Config) error {
 			return err
 		}
 	}
-	p.fence = newFence(inner, admit, p.stats)
+	p.keys, p.fence = keys, newFence(inner, admit, p.stats)
 
 	mc := cfg.Preset.memberlistConfig()
 	mc.Name, mc.Label = full, cfg.Pool

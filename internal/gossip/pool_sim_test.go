@@ -74,7 +74,7 @@ func closeAll(t *testing.T, pools ...simPool) {
 	time.Sleep(settle)
 }
 
-func TestLongPartitionHealsThroughSeeds(t *testing.T) {
+func TestX4_LongPartitionHealsThroughSeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newSimNetwork()
 		seeds := []string{"10.0.0.1:7", "10.0.0.2:7", "10.0.0.3:7", "10.0.0.4:7"}
@@ -120,7 +120,7 @@ func TestDeadNodeIsSeenWithinTheBound(t *testing.T) {
 	}
 }
 
-func TestRestartUnderANewAddressIsBackWithinSeconds(t *testing.T) {
+func TestT3_RestartUnderANewAddressIsBackWithinSeconds(t *testing.T) {
 	for _, preset := range []Preset{LAN, WAN} {
 		t.Run(fmt.Sprint(preset), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestRestartUnderANewAddressIsBackWithinSeconds(t *testing.T) {
 	}
 }
 
-func TestRestartUnderTheSameAddressIsBackWithinSeconds(t *testing.T) {
+func TestT3_RestartUnderTheSameAddressIsBackWithinSeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newSimNetwork()
 		a := openSim(t, n, WAN, "a", "10.0.0.1:7", "10.0.0.2:7")
@@ -173,7 +173,7 @@ func TestRestartUnderTheSameAddressIsBackWithinSeconds(t *testing.T) {
 	})
 }
 
-func TestPausedOlderStartDoesNotReplaceTheNewer(t *testing.T) {
+func TestT3_PausedOlderStartDoesNotReplaceTheNewer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newSimNetwork()
 		a := openSim(t, n, LAN, "a", "10.0.0.1:7")

@@ -55,7 +55,7 @@ func await(t *testing.T, what string, p *Pool, ok func() bool) {
 	}
 }
 
-func TestRealSocketsJoinAndStayApartByPool(t *testing.T) {
+func TestT1_RealSocketsJoinAndStayApartByPool(t *testing.T) {
 	a := openReal(t, CityPool("bank", "shanghai"), "a", 1)
 	seed := a.Addr().String()
 	b := openReal(t, CityPool("bank", "shanghai"), "b", 1, seed)
@@ -78,7 +78,7 @@ func TestRealSocketsJoinAndStayApartByPool(t *testing.T) {
 	}
 }
 
-func TestForeignKeyIsRefusedAndCounted(t *testing.T) {
+func TestT1_ForeignKeyIsRefusedAndCounted(t *testing.T) {
 	a := openReal(t, "bank/wan", "a", 1)
 	b := openReal(t, "bank/wan", "b", 2, a.Addr().String())
 	await(t, "stream with a foreign key counted", a, func() bool { return a.Stats().ForeignKey > 0 })

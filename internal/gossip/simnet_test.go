@@ -15,7 +15,8 @@ import (
 type simNetwork struct {
 	mu    sync.Mutex
 	nodes map[string]*simTransport
-	cut   func(from, to string) bool // nil = nothing is cut; guarded by mu
+	cut   func(from, to string) bool          // nil = nothing is cut; guarded by mu
+	delay func(from, to string) time.Duration // nil = none; guarded by mu
 }
 
 func newSimNetwork() *simNetwork { return &simNetwork{nodes: map[string]*simTransport{}} }
@@ -24,6 +25,22 @@ func (n *simNetwork) setCut(cut func(from, to string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.cut = cut
+}
+
+// setDelay sets how late packets arrive; streams are not delayed.
+func (n *simNetwork) setDelay(delay func(from, to string) time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.delay = delay
+}
+
+func (n *simNetwork) late(from, to string) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.delay == nil {
+		return 0
+	}
+	return n.delay(from, to)
 }
 
 func (n *simNetwork) peer(from, to string) *simTransport {
@@ -61,9 +78,16 @@ func (t *simTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 	now := time.Now()
 	if peer := t.net.peer(t.addr.String(), addr); peer != nil {
 		p := &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(t.addr), Timestamp: now}
-		select {
-		case peer.packets <- p:
-		default:
+		arrive := func() {
+			select {
+			case peer.packets <- p:
+			default:
+			}
+		}
+		if late := t.net.late(t.addr.String(), addr); late > 0 {
+			time.AfterFunc(late, arrive)
+		} else {
+			arrive()
 		}
 	}
 	return now, nil

@@ -63,14 +63,17 @@ type base struct {
 	certs   *peer.CertStore
 	meters  *admin.Meters
 	traces  *otlp.Traces // nil = off
-	key     []byte
-	oldKeys [][]byte
+	keyFile string
+	key     []byte   // of gossip, in use; after the start only followKeys
+	oldKeys [][]byte // still accepted; likewise
 	city    *gossip.Pool
 	watched watched
 
 	serving atomic.Bool
 	refused atomic.Pointer[string] // why the newest topology is not in force here
 	letters admin.DeadLetters      // nil unless a broker; set before serveAdmin
+
+	keyFault atomic.Pointer[string] // why the file of gossip keys is not in force here
 }
 
 // open reads what every node needs and starts following it.
@@ -101,11 +104,10 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 	if have, want := b.certs.Identity(), peer.IdentityFor(t.Deployment, b.self); have != want {
 		return nil, fmt.Errorf("the certificate in %s is for %s, the topology says %s: issue a new one", cfg.PKI, have, want)
 	}
-	keyFile := cfg.KeyFile
-	if keyFile == "" {
-		keyFile = filepath.Join(cfg.PKI, gossip.KeyFile)
+	if b.keyFile = cfg.KeyFile; b.keyFile == "" {
+		b.keyFile = filepath.Join(cfg.PKI, gossip.KeyFile)
 	}
-	if b.key, b.oldKeys, err = gossip.LoadKeys(keyFile); err != nil {
+	if b.key, b.oldKeys, err = gossip.LoadKeys(b.keyFile); err != nil {
 		return nil, err
 	}
 	if b.meters, err = admin.NewMeters(b.about()...); err != nil {
@@ -271,6 +273,7 @@ func (b *base) listen(ctx context.Context, what, advertised string) (net.Listene
 
 // serve marks the node ready and waits for its end.
 func (b *base) serve(ctx context.Context) error {
+	b.run(ctx, "gossip keys", b.followKeys)
 	b.serving.Store(true)
 	b.log.Info("node serves", "role", b.self.Role.String(), "city", string(b.self.City.Name), "epoch", b.source.Current().Epoch.String())
 	if b.ready != nil {
@@ -305,6 +308,9 @@ func (b *base) status(t *zone.Topology) admin.Status {
 	}
 	if end := c.NotAfter; !time.Now().Before(end) {
 		s.Reasons = append(s.Reasons, fmt.Sprintf("certificate: ended at %s; no new connection comes about", end.Format(time.RFC3339)))
+	}
+	if p := b.keyFault.Load(); p != nil {
+		s.Reasons = append(s.Reasons, "gossip keys: "+*p)
 	}
 	switch {
 	case stopping:
