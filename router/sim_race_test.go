@@ -4,4 +4,4 @@ package router
 
 // simSeeds is smaller with the race detector, which makes each seed some ten
 // times as slow.
-const simSeeds = 4
+const simSeeds = 2

@@ -179,8 +179,8 @@ func (w *simWorld) socket(city zone.City, addr *net.UDPAddr) (*simnet.SimConn, f
 	w.net.city[addr.String()] = city
 	delete(w.net.dead, addr.String())
 	w.net.mu.Unlock()
+	l.Start() // before anybody can send to it
 	w.net.AddNode(addr, l)
-	l.Start()
 	return c, func() {
 		w.net.RemoveNode(addr)
 		_ = c.Close()
