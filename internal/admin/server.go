@@ -66,6 +66,7 @@ type Options struct {
 	Listen func(ctx context.Context, addr string) (net.Listener, error)
 
 	DeadLetters DeadLetters // nil on a node without
+	Flows       Flows       // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
 	// whom TLS lets in.
 	Operator func(*tls.ConnectionState) error
@@ -91,7 +92,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches)}
 	s.http = &http.Server{
-		Handler:           s.joined(s.routes(o.Node, o.DeadLetters)),
+		Handler:           s.joined(s.routes(o.Node, o.DeadLetters, o.Flows)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      writeTimeout,
@@ -160,7 +161,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) routes(n Node, d DeadLetters) http.Handler {
+func (s *Server) routes(n Node, d DeadLetters, f Flows) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
@@ -191,6 +192,9 @@ func (s *Server) routes(n Node, d DeadLetters) http.Handler {
 	})
 	if d != nil {
 		s.deadLetterRoutes(mux, d)
+	}
+	if f != nil {
+		s.flowRoutes(mux, f)
 	}
 	return mux
 }

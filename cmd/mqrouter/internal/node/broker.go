@@ -70,7 +70,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		return err
 	}
 	n.run(ctx, "topology", n.followTopology)
-	n.letters = letterDesk{n}
+	n.letters, n.flowDesk = letterDesk{n}, flowDesk{n}
 	if err := n.serveAdmin(ctx, n, n.broker.Topology); err != nil {
 		return err
 	}
