@@ -39,7 +39,7 @@ func authority(t *testing.T, deployment string, now time.Time) *Authority {
 }
 
 // install issues a pair and writes it, with the authority's certificate.
-func install(t *testing.T, a *Authority, dir string, r Request) Files {
+func install(t testing.TB, a *Authority, dir string, r Request) Files {
 	t.Helper()
 	p, err := a.Issue(r)
 	if err != nil {
