@@ -39,6 +39,7 @@ type Status struct {
 	Regressed  uint64 // how often the cache fell back and was refilled
 
 	Gaps       uint64 // told since the start
+	Fills      uint64 // of these: of a cache that had nothing yet, so that nothing was out of date
 	LastGaps   []Gap  // the newest of them
 	Watermarks []Mark
 	Problem    string    // what is wrong now; empty: nothing
@@ -139,6 +140,9 @@ func (b *board) regressed() { b.with(func(s *Status) { s.Regressed++ }) }
 func (b *board) gap(g Gap) {
 	b.with(func(s *Status) {
 		s.Gaps++
+		if !g.Stale() {
+			s.Fills++
+		}
 		if s.LastGaps = append(s.LastGaps, g); len(s.LastGaps) > keptGaps {
 			s.LastGaps = slices.Delete(s.LastGaps, 0, 1)
 		}

@@ -155,6 +155,7 @@ type Cache struct {
 	Superseded uint64      `json:"superseded"`
 	Rejected   uint64      `json:"rejected"`
 	Gaps       uint64      `json:"gaps"`
+	Fills      uint64      `json:"fills"` // of the gaps: told to a cache that had nothing yet
 	Watermarks []Watermark `json:"watermarks"`
 	Problem    string      `json:"problem,omitempty"`
 }

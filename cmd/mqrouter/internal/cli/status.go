@@ -4,27 +4,42 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/watch"
 	"github.com/mqrouter/mqrouter/internal/admin"
 )
 
 func newStatus(e *env) *cobra.Command {
+	var p watchFlags
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show every node: cities, links, flows, consumer groups, caches",
 		Long: `Ask every node of the deployment and show its cities, the links between
 routers with their round-trip time, the flows with backlog and age of the oldest
 record, consumer groups with lag, and caches with their watermarks. A node that
-does not answer is shown as such, and the command fails.`,
+does not answer is shown as such, and the command fails.
+
+With --watch it goes on, and shows rates and changes too, what is wrong first:
+on a terminal as a picture that is drawn anew (q ends, s sorts by trouble, name
+or rate, tab shows one part alone, space pauses; without colours when NO_COLOR is
+set), else one sample below the other, and as a line of JSON each with -o json.`,
 		Example: `  mqrouter status
+  mqrouter status --watch --interval 2s
   mqrouter status --topology /etc/mqrouter/topology.yaml -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if err := p.check(); err != nil {
+				return err
+			}
 			f, err := e.openFleet(c.Context())
 			if err != nil {
 				return err
+			}
+			if p.on {
+				return p.run(c.Context(), e, f)
 			}
 			all := f.statuses(c.Context())
 			if err := e.show(all, func(w io.Writer) { printStatus(w, f, all) }); err != nil {
@@ -33,6 +48,9 @@ does not answer is shown as such, and the command fails.`,
 			return unanswered(all)
 		},
 	}
+	c.Flags().BoolVar(&p.on, "watch", false, "go on, and show rates and changes")
+	c.Flags().DurationVar(&p.interval, "interval", time.Second, "with --watch: time between samples")
+	c.Flags().IntVar(&p.count, "count", 0, "with --watch: end after so many samples; 0: go on until interrupted")
 	e.fleetFlags(c)
 	return c
 }
@@ -204,7 +222,7 @@ func printCaches(w io.Writer, all []admin.Status) {
 		if c.Problem != "" {
 			state += ": " + c.Problem
 		}
-		t.row(s.Node, s.City, c.Kind, c.Lag, c.Applied, c.Superseded, c.Rejected, c.Gaps, strings.Join(marks, " "), state)
+		t.row(s.Node, s.City, c.Kind, c.Lag, c.Applied, c.Superseded, c.Rejected, watch.GapsText(c), strings.Join(marks, " "), state)
 	}
 	section(w, "caches", t)
 }

@@ -280,6 +280,7 @@ func addCache(c *admin.Cache, st *broadcast.Status, first bool) {
 	c.Superseded += st.Superseded
 	c.Rejected += st.Rejected
 	c.Gaps += st.Gaps
+	c.Fills += st.Fills
 	for _, m := range st.Watermarks {
 		c.Watermarks = append(c.Watermarks, admin.Watermark{Origin: string(m.Flow.Origin), Incarnation: fmt.Sprintf("%016x", uint64(m.Flow.Incarnation)),
 			Channel: m.Flow.Target, Number: m.Number})
