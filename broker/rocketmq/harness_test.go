@@ -90,7 +90,7 @@ type bench struct {
 }
 
 // start runs a server on loopback; change may adjust its options.
-func start(t *testing.T, change func(*Options)) *bench {
+func start(t testing.TB, change func(*Options)) *bench {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
