@@ -39,6 +39,7 @@ type cluster struct {
 	ends    map[zone.Node][]*pipe           // guarded by mu
 	routers map[zone.Node]*running          // guarded by mu
 	targets []egress.Target                 // guarded by mu; every dial
+	stores  map[zone.Node]*peer.CertStore   // only the test's goroutine
 }
 
 type running struct {
@@ -76,6 +77,7 @@ func newCluster(t testing.TB, names ...zone.Node) *cluster {
 	c := &cluster{
 		t: t, top: top, ca: ca, dir: t.TempDir(), brokers: make(map[zone.Node]func(wire.Stream)),
 		ends: make(map[zone.Node][]*pipe), routers: make(map[zone.Node]*running),
+		stores: make(map[zone.Node]*peer.CertStore),
 	}
 	if err := ca.Save(c.dir); err != nil {
 		t.Fatal(err)
@@ -119,6 +121,7 @@ func (c *cluster) tls(name zone.Node) *peer.TLS {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	c.stores[name] = store
 	top := func() *zone.Topology { return c.top }
 	return &peer.TLS{Store: store, Authorize: peer.AuthorizeBy(top, zone.RoleRouter)}
 }

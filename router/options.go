@@ -147,7 +147,7 @@ func LinkTLS(t *peer.TLS) func(*link.Peer) *tls.Config {
 			return t.Server()
 		}
 		own := t.Store.Identity()
-		return t.Client("link to "+string(p.Node), &peer.Identity{
+		return t.Client("to "+string(p.Node), &peer.Identity{
 			Deployment: own.Deployment, City: p.City, Role: zone.RoleRouter, Name: p.Node,
 		})
 	}

@@ -371,7 +371,7 @@ func TestDrainGivesUpAtItsDeadline(t *testing.T) {
 	}
 }
 
-func TestMemoryReturnsAfterManySessions(t *testing.T) {
+func TestM2_MemoryReturnsAfterManySessions(t *testing.T) {
 	c := newCluster(t, "rt-sh-1", "rt-hz-1")
 	c.broker("rz03-a", echo)
 	c.linked()

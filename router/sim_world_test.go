@@ -295,6 +295,21 @@ func (w *simWorld) kill(name zone.Node) {
 	w.stop(r)
 }
 
+// leave ends a router in good order: it drains, and then goes.
+func (w *simWorld) leave(name zone.Node) {
+	w.mu.Lock()
+	r := w.routers[name]
+	delete(w.routers, name)
+	w.mu.Unlock()
+	if r == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = r.Drain(ctx) // what is left at its end is cut off
+	w.stop(r)
+}
+
 // router returns a living router.
 func (w *simWorld) router(name zone.Node) *simRouter {
 	w.mu.Lock()

@@ -122,3 +122,50 @@ func TestWrongGossipAddressCostsAnAttempt(t *testing.T) {
 		_ = s.Close(wire.CodeOK)
 	})
 }
+
+// TestT7_WhenAllFailEachIsStillTried lets every router fail at once, for long:
+// none is ever given up, each is tried again within the longest back-off, and the
+// first that answers gets the sessions.
+func TestT7_WhenAllFailEachIsStillTried(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCity(t)
+		for _, n := range []zone.Node{"rt-sh-1", "rt-sh-2"} {
+			c.net.set(n, true)
+		}
+		last := map[zone.Node]time.Time{"rt-sh-1": time.Now(), "rt-sh-2": time.Now()}
+		for session := range uint64(6000) {
+			_, err := c.Open(t.Context(), far, session)
+			var e *Error
+			if !errors.As(err, &e) || e.Code != wire.CodeNoRoute || !errors.Is(err, errDown) {
+				t.Fatalf("Open = %v, want no-route and why", err)
+			}
+			for _, a := range c.net.asked {
+				last[a.Node] = time.Now()
+			}
+			c.net.asked = nil
+			for n, at := range last {
+				if d := time.Since(at); d > 520*time.Millisecond {
+					t.Fatalf("%s was not tried for %v", n, d)
+				}
+			}
+			for _, st := range c.Status() { // that none is left is shown with the reason
+				if session > 10 && (st.Err == "" || st.Failed == 0) {
+					t.Fatalf("status %+v does not say that it fails", st)
+				}
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		c.net.set("rt-sh-2", false)
+		start := time.Now()
+		for session := uint64(0); ; session++ {
+			if s, err := c.Open(t.Context(), far, session); err == nil {
+				_ = s.Close(wire.CodeOK)
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(start); took > 520*time.Millisecond {
+			t.Errorf("a router that is back was used after %v", took)
+		}
+	})
+}

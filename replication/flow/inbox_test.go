@@ -261,7 +261,7 @@ func TestInboxAnswersDuplicatesWithTheirOutcome(t *testing.T) {
 	})
 }
 
-func TestInboxNewestSessionSupersedes(t *testing.T) {
+func TestD4_InboxNewestSessionSupersedes(t *testing.T) {
 	alone(t, Limits{}, func(t *testing.T, ctx context.Context, in *Inbox, sink *memSink) {
 		o := testOpen(0)
 		sink.set(func(m *memSink) { m.delay = 500 * time.Millisecond })

@@ -145,7 +145,7 @@ func TestS8_HeldDestinationWithdrawsCreditAndResumes(t *testing.T) {
 	})
 }
 
-func TestSilentStreamIsTornDown(t *testing.T) {
+func TestS7_SilentStreamIsTornDown(t *testing.T) {
 	story(t, Limits{}, func(w *world) {
 		leg := w.uniLeg()
 		w.src.publish(leg.Flow, "ok", 10)

@@ -155,7 +155,7 @@ func code(err error) wire.Code {
 	return wire.CodeOK
 }
 
-func TestOneDeadlineCoversConnectAndGreeting(t *testing.T) {
+func TestS2_OneDeadlineCoversConnectAndGreeting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPair(t, echo, nil)
 		p.d.o.DialContext = func(ctx context.Context, _ string) (net.Conn, error) {

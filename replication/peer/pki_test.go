@@ -209,7 +209,7 @@ func TestAuthorityFilesAreKeptAndPrivate(t *testing.T) {
 	}
 }
 
-func TestReloadTakesOnlyWholeSets(t *testing.T) {
+func TestA1_ReloadTakesOnlyWholeSets(t *testing.T) {
 	now := testTime
 	a := authority(t, "bank", now)
 	dir := t.TempDir()
@@ -309,7 +309,7 @@ func TestOpenRefusesWhatIsNotWhole(t *testing.T) {
 	}
 }
 
-func TestRunFollowsTheFiles(t *testing.T) {
+func TestA1_RunFollowsTheFiles(t *testing.T) {
 	a := authority(t, "bank", testTime)
 	f := install(t, a, t.TempDir(), Request{Identity: broker("n"), Now: testTime})
 	s, err := OpenCertStore(StoreOptions{Files: f, Now: fixed, Poll: time.Millisecond})
@@ -361,7 +361,7 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 
 func allow(Identity) error { return nil }
 
-func TestBothSidesVerifyIdentityAndChain(t *testing.T) {
+func TestA3_BothSidesVerifyIdentityAndChain(t *testing.T) {
 	a, foreign, staging := authority(t, "bank", testTime), authority(t, "bank", testTime), authority(t, "staging", testTime)
 	elsewhere := broker("b2")
 	elsewhere.Deployment = "staging"
@@ -436,7 +436,7 @@ func TestStrangersCertificatesAreRefused(t *testing.T) {
 	}
 }
 
-func TestNewHandshakesUseTheNewCertificatePastTheOldsEnd(t *testing.T) {
+func TestA1_NewHandshakesUseTheNewCertificatePastTheOldsEnd(t *testing.T) {
 	var now atomic.Int64
 	now.Store(testTime.UnixNano())
 	clock := func() time.Time { return time.Unix(0, now.Load()) }

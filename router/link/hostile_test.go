@@ -70,7 +70,7 @@ func told(t *testing.T, qc *quic.Conn) wire.Code {
 	return wire.Code(app.ErrorCode)
 }
 
-func TestSilentPeerIsGivenUpAndDialledForEver(t *testing.T) {
+func TestS2_SilentPeerIsGivenUpAndDialledForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 20*time.Millisecond)
 		defer w.close()
@@ -115,7 +115,7 @@ func TestSilentPeerIsGivenUpAndDialledForEver(t *testing.T) {
 	})
 }
 
-func TestSilentDiallerIsClosedInTime(t *testing.T) {
+func TestS2_SilentDiallerIsClosedInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 5*time.Millisecond)
 		defer w.close()
@@ -191,7 +191,7 @@ func mustFrame(f wire.Frame) []byte {
 	return b
 }
 
-func TestIdentitiesThatMayNotLinkAreRefused(t *testing.T) {
+func TestP2_IdentitiesThatMayNotLinkAreRefused(t *testing.T) {
 	for name, id := range map[string]peer.Identity{
 		"a broker":         {Deployment: testDeployment, City: "zurich", Zone: "z", Role: zone.RoleBroker, Name: "s"},
 		"own city":         router("s", "amsterdam"),
@@ -228,7 +228,7 @@ func (s *stranger) greeted(t *testing.T, a *node) *quic.Conn {
 	return qc
 }
 
-func TestPeerThatAnswersNoProbesIsTornDown(t *testing.T) {
+func TestS7_PeerThatAnswersNoProbesIsTornDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 5*time.Millisecond)
 		defer w.close()
@@ -310,7 +310,7 @@ func TestConnectionsOfOnePeerAreCapped(t *testing.T) {
 	})
 }
 
-func TestHandshakesInProgressAreCapped(t *testing.T) {
+func TestR2_HandshakesInProgressAreCapped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 5*time.Millisecond)
 		defer w.close()
@@ -335,7 +335,7 @@ func TestHandshakesInProgressAreCapped(t *testing.T) {
 	})
 }
 
-func TestMemoryReturnsAfter1000ShortConnections(t *testing.T) {
+func TestM1_MemoryReturnsAfter1000ShortConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, time.Millisecond)
 		defer w.close()

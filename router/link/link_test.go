@@ -102,7 +102,7 @@ func TestCutOf20SecondsHealsWithinASecond(t *testing.T) {
 	}
 }
 
-func TestBlackHoleOneWayGoesRedAndRedials(t *testing.T) {
+func TestS7_BlackHoleOneWayGoesRedAndRedials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 10*time.Millisecond)
 		defer w.close()
@@ -194,7 +194,7 @@ func TestStalledStreamIsResetAndStopsNobodyElse(t *testing.T) {
 	})
 }
 
-func TestRestartedPeerAtNewAddressIsBackAtOnce(t *testing.T) {
+func TestT3_RestartedPeerAtNewAddressIsBackAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 20*time.Millisecond)
 		defer w.close()
