@@ -133,6 +133,19 @@ func (g *ground) whole() error {
 	return nil
 }
 
+// sane looks for what no node may ever write into its log.
+func (g *ground) sane() {
+	g.t.Helper()
+	for _, n := range g.names() {
+		text := readFile(g.t, filepath.Join(g.dir, "logs", n+".log"))
+		for _, bad := range []string{"DATA RACE", "panic: ", "fatal error: "} {
+			if i := strings.Index(text, bad); i >= 0 {
+				g.t.Errorf("%s: %.4000s", n, text[i:])
+			}
+		}
+	}
+}
+
 // fault is something that happens to a deployment and is over when do returns.
 type fault struct {
 	name string

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -31,7 +32,11 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "mqrouter")
-		build := exec.Command("go", "build", "-o", binary, "github.com/mqrouter/mqrouter/cmd/mqrouter")
+		args := []string{"build", "-o", binary, "github.com/mqrouter/mqrouter/cmd/mqrouter"}
+		if os.Getenv("MQROUTER_RACE") != "" { // the processes under test get the race detector
+			args = slices.Insert(args, 1, "-race")
+		}
+		build := exec.Command("go", args...)
 		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
 			return 1

@@ -82,7 +82,7 @@ func TestFaultsLoseAndDoubleNothing(t *testing.T) {
 		f.do(g, l)
 		over := time.Now()
 		m := l.mark()
-		eventually(t, fmt.Sprintf("round %d, %s: it heals", i+1, f.name), 90*time.Second, func() error {
+		eventually(t, fmt.Sprintf("round %d, %s: it heals", i+1, f.name), 3*time.Minute, func() error {
 			if err := g.whole(); err != nil {
 				return err
 			}
@@ -109,6 +109,7 @@ func TestFaultsLoseAndDoubleNothing(t *testing.T) {
 	landedOnce(t, g, m)
 	t.Log(l.sums())
 	g.stop(t, time.Minute)
+	g.sane()
 }
 
 // settle waits until brokers have nothing on its way and consumers everything,

@@ -89,7 +89,7 @@ func (c *cluster) crossing(pace time.Duration) *ledger {
 func (l *ledger) going(n int) {
 	l.t.Helper()
 	m := l.mark()
-	eventually(l.t, "publishers go on and everything arrives", 90*time.Second, func() error {
+	eventually(l.t, "publishers go on and everything arrives", 3*time.Minute, func() error {
 		if err := l.goesOn(m, n); err != nil {
 			return err
 		}
@@ -103,7 +103,7 @@ func (l *ledger) done() {
 	l.endPublishing()
 
 	m := l.mark()
-	eventually(l.t, "everything arrives", 90*time.Second, func() error { return l.arrived(m) })
+	eventually(l.t, "everything arrives", 3*time.Minute, func() error { return l.arrived(m) })
 	if err := l.verdict(); err != nil {
 		l.t.Error(err)
 	}
