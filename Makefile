@@ -19,7 +19,7 @@ unit: ## every package's tests, with the race detector, shuffled
 	go test -count=1 -timeout 10m ./router -run TestPathsSurviveFaults -seeds 20 # likewise
 
 e2e: needs ## real processes, official clients, Redis, and the README's commands
-	go test -count=1 -parallel 3 -timeout 20m ./cmd/mqrouter/internal/e2e/...
+	go test -count=1 -parallel 3 -timeout 30m ./cmd/mqrouter/internal/e2e/...
 
 needs: ## what the tests need besides Go; says what is skipped
 	@deploy/test/needs.sh
@@ -49,6 +49,7 @@ fuzz: ## every fuzz target for a minute each
 
 soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...
+	MQROUTER_RACE=1 go test -count=1 -timeout 1h -run 'TestFaults|TestLongCut' ./cmd/mqrouter/internal/e2e
 
 bench: ## the figures of the README's table
 	deploy/test/bench.sh

@@ -9,8 +9,8 @@ import (
 )
 
 // commandVariables are read by commands that ask a deployment, beside the keys
-// of nodes; the last two are read by `make soak` and `make bench`.
-var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY", "MQROUTER_LONG", "MQROUTER_BENCH"}
+// of nodes; the last two are read by the tests.
+var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY", "MQROUTER_LONG", "MQROUTER_RACE"}
 
 // kubernetesVariable matches what Kubernetes puts into every container for a
 // service with a name such as mqrouter or mqrouter-broker.
