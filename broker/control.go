@@ -33,7 +33,7 @@ func (e *BodyError) Error() string {
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
 //	                     n, each channel: name str, n, each leg: city str, group str |
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
-//	                     in version 2: n, each channel: name str, n, each leg onward from here: city str, group str
+//	                     in version 2: n, each channel: name str, served onward u8, n, each leg onward from here: city str, group str
 //	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
 //	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
 //	TypeSeal             version u8 = 1 | flow
@@ -41,7 +41,7 @@ func (e *BodyError) Error() string {
 //	                     n, each range: distance from the end of the one before, length
 const (
 	topologyVersion = 1
-	topologyOnward  = 2 // with legs onward; written only when there are some
+	topologyOnward  = 2 // with what is served onward; written only when there is something
 	progressVersion = 1
 	settleVersion   = 1
 	sealVersion     = 1
@@ -90,6 +90,7 @@ type groupBody struct {
 type channelBody struct {
 	name   string
 	legs   []legKey
+	serves bool     // what lands here may be asked for by other cities, or goes onward
 	onward []legKey // from this group to the zones of its city
 }
 
@@ -101,7 +102,7 @@ type legKey struct {
 
 func (t *topologyBody) append(dst []byte) []byte {
 	e := encoder{b: dst}
-	onward := slices.ContainsFunc(t.channels, func(c channelBody) bool { return len(c.onward) > 0 })
+	onward := slices.ContainsFunc(t.channels, func(c channelBody) bool { return c.serves })
 	if onward {
 		e.byte(topologyOnward)
 	} else {
@@ -147,6 +148,7 @@ func (t *topologyBody) append(dst []byte) []byte {
 		e.uint(uint64(len(t.channels)))
 		for _, c := range t.channels {
 			e.str(c.name)
+			e.bool(c.serves)
 			e.legKeys(c.onward)
 		}
 	}
@@ -217,6 +219,7 @@ func (d *decoder) onward(channels []channelBody) {
 		if d.str() != channels[i].name {
 			d.bad = true
 		}
+		channels[i].serves = d.bool()
 		channels[i].onward = d.legKeys()
 	}
 }

@@ -37,6 +37,7 @@ type world struct {
 	rng   *rand.Rand
 	mu    sync.Mutex
 	sites map[zone.Group]*site // guarded by mu
+	links links
 }
 
 func newWorld(t testing.TB, topo *zone.Topology, limits Limits, nodes ...zone.Node) *world {
@@ -55,16 +56,24 @@ func (w *world) close() {
 	}
 }
 
+// caller opens streams for one site.
+type caller struct{ from *site }
+
 // Open implements flow.Dialer.
-func (w *world) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.Stream, error) {
+func (c caller) Open(ctx context.Context, leg flow.Leg, session uint64) (wire.Stream, error) {
+	w := c.from.world
+	from := c.from.Zone().City.Name
+	if err := w.links.dial(ctx, from, leg.City); err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.sites[leg.Group]
 	if s == nil || s.ctx.Err() != nil {
 		return nil, errors.New("no route")
 	}
-	a, b := flow.Pipe()
-	s.wg.Go(func() { _ = s.inbox.Serve(s.ctx, b) })
+	a, b := w.links.pipe(from, leg.City)
+	s.wg.Go(func() { s.serve(b) })
 	return a, nil
 }
 
@@ -75,10 +84,10 @@ func (s *site) up() {
 	seed := s.world.rng.Uint64()
 	group := s.Group().Name
 	city := s.Zone().City.Name
-	if s.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: s.Sink(), City: city}); err != nil {
+	if s.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: s.Sink(), City: city, Pull: s.pullOptions(seed)}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Idle: s.IdleLegs, Dialer: s.world, City: city, Rand: rand.New(rand.NewPCG(seed, 1)), Tracer: s.tracer})
+	s.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: s.Broker, Idle: s.IdleLegs, Dialer: caller{s}, City: city, Rand: rand.New(rand.NewPCG(seed, 1)), Tracer: s.tracer})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -86,7 +95,8 @@ func (s *site) up() {
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	s.world.sites[group] = s
 	s.world.mu.Unlock()
-	outbox, ctx := s.outbox, s.ctx
+	outbox, inbox, ctx := s.outbox, s.inbox, s.ctx
+	s.wg.Go(func() { _ = inbox.Run(ctx) })
 	s.wg.Go(func() { _ = outbox.Run(ctx) })
 }
 

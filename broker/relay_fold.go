@@ -29,10 +29,16 @@ func (s *state) legsOf(channel string) []legKey {
 	return slices.Concat(s.channels[channel], s.onward[channel])
 }
 
+// serves reports whether what lands here of a channel is served onward.
+func (s *state) serves(channel string) bool {
+	_, ok := s.onward[channel]
+	return ok
+}
+
 // relayOf returns the relay of a flow that ends here, made at pos when its channel
 // goes onward from here and it has none; nil when it does not.
 func (s *state) relayOf(id record.FlowID, f *inFlow, pos record.Position) (*relay, error) {
-	if r := s.relays[id]; r != nil || !id.Channel || id.Origin == s.self || len(s.onward[id.Target]) == 0 {
+	if r := s.relays[id]; r != nil || !id.Channel || id.Origin == s.self || !s.serves(id.Target) {
 		return r, nil
 	}
 	r := &relay{id: id, since: pos, settled: f.settled}
@@ -57,7 +63,7 @@ func (s *state) relayOf(id record.FlowID, f *inFlow, pos record.Position) (*rela
 func (s *state) applyOnward(pos record.Position, body *topologyBody) error {
 	clear(s.onward)
 	for _, c := range body.channels {
-		if len(c.onward) > 0 {
+		if c.serves {
 			s.onward[c.name] = c.onward
 		}
 	}
@@ -71,7 +77,7 @@ func (s *state) applyOnward(pos record.Position, body *topologyBody) error {
 			continue
 		}
 		legs := s.onward[id.Target]
-		if len(legs) == 0 {
+		if !s.serves(id.Target) {
 			delete(s.relays, id)
 			s.dropped = append(s.dropped, droppedIndex{indexName(r.ixID), pos})
 			continue

@@ -294,6 +294,14 @@ func (w *world) settledAt(groups ...zone.Group) {
 			}
 		}
 	}
+	for _, s := range w.sites {
+		for _, st := range s.outbox.Status() {
+			w.t.Logf("%s leg %+v", s.node, st)
+		}
+		for _, st := range s.inbox.Status() {
+			w.t.Logf("%s inbound %+v", s.node, st)
+		}
+	}
 	w.t.Fatal("flows did not settle")
 }
 

@@ -76,26 +76,30 @@ func (v *view) body() *topologyBody {
 				cb.legs = append(cb.legs, legKey{city.Name, city.CZone.SlotOwner(c.Slot).Name})
 			}
 		}
-		cb.onward = v.onward(c)
+		cb.serves, cb.onward = v.onward(c)
 		body.channels = append(body.channels, cb)
 	}
 	body.owners = owners(t)
 	return body
 }
 
-// onward returns where a channel that lands here goes from here: to the owner of
-// its slot in every other zone of the city, when it is broadcast to zones.
-func (v *view) onward(c *zone.ChannelInfo) (legs []legKey) {
+// onward says whether what lands here of a channel is served onward: to the owner
+// of its slot in every other zone of the city, when it is broadcast to zones, and to
+// the cities that ask for it, when cities are served from others' landings.
+func (v *view) onward(c *zone.ChannelInfo) (serves bool, legs []legKey) {
 	city := v.zone.City
-	if city.CZone != v.zone || v.zone.SlotOwner(c.Slot) != v.group || c.Topics[0].Route.Kind != zone.RouteBroadcastZone || !c.Topics[0].ResidentIn(city) {
-		return nil
+	if city.CZone != v.zone || v.zone.SlotOwner(c.Slot) != v.group || !c.Topics[0].ResidentIn(city) {
+		return false, nil
+	}
+	if c.Topics[0].Route.Kind != zone.RouteBroadcastZone {
+		return v.topo.Relays(), nil
 	}
 	for _, z := range city.Zones {
 		if z != v.zone {
 			legs = append(legs, legKey{city.Name, z.SlotOwner(c.Slot).Name})
 		}
 	}
-	return legs
+	return true, legs
 }
 
 // owners hashes what each zone owns.

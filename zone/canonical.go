@@ -39,6 +39,9 @@ func canonical(t *Topology) []byte {
 	}
 	for _, c := range sortedBy(t.Cities, func(c *CityInfo) City { return c.Name }) {
 		line("city", quote(c.Name), c.MaxBody)
+		if c.Via != nil {
+			line("broadcasts-via", quote(c.Via.Name))
+		}
 		for _, n := range sortedBy(c.Routers, func(n *NodeInfo) Node { return n.Name }) {
 			line("router", quote(n.Name), quote(n.QUIC), quote(n.Peer), quote(n.Gossip), quote(n.WAN), quote(n.Admin))
 		}

@@ -133,6 +133,7 @@ func (d *differ) owners(a, b *Topology) {
 
 func diffCity(d *differ, what string, a, b *CityInfo) {
 	d.value(what+": max_body", formatSize(int64(a.MaxBody)), formatSize(int64(b.MaxBody)))
+	d.value(what+": broadcasts_via", viaName(a), viaName(b))
 }
 
 func diffZone(d *differ, what string, a, b *ZoneInfo) {

@@ -35,6 +35,8 @@ type draftCity struct {
 	routers   []*draftNode
 	caches    []*draftNode
 	maxBodyAt place
+	via       ref  // the name is empty when the file does not say broadcasts_via
+	cyclic    bool // broadcasts_via leads back to the city
 }
 
 type draftZone struct {

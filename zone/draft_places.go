@@ -132,6 +132,7 @@ func (d *draft) readCity(v value) {
 			c.maxBodyAt = v.at()
 			size(&d.reader, v, "max_body", 1, maxBodyBytes, &c.info.MaxBody)
 		}},
+		{"broadcasts_via", false, func(v value) { c.via = d.ref(v, "broadcasts_via") }},
 		{"routers", false, func(v value) {
 			d.list(v, "routers", func(v value) {
 				c.routers = append(c.routers, d.readNode(v, RoleRouter))

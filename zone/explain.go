@@ -64,7 +64,7 @@ func (t *Topology) Explain(q Query) []Step {
 		return steps
 	}
 	if d.Channel != nil {
-		return append(steps, t.explainBroadcast(topic, d)...)
+		return append(steps, t.explainBroadcast(q, d)...)
 	}
 	group := "broker group " + string(d.Group.Name)
 	switch {
@@ -184,7 +184,8 @@ func reachText(from *ZoneInfo, r Reach) string {
 	return ": through the routers of both cities"
 }
 
-func (t *Topology) explainBroadcast(topic *TopicInfo, d Destination) []Step {
+func (t *Topology) explainBroadcast(q Query, d Destination) []Step {
+	topic := q.Topic
 	steps := []Step{{"channel", fmt.Sprintf("%s, slot %d: one numbering for all cities", d.Channel.Name, d.Slot)}}
 	for _, c := range t.Cities {
 		if !topic.ResidentIn(c) {
@@ -192,6 +193,11 @@ func (t *Topology) explainBroadcast(topic *TopicInfo, d Destination) []Step {
 			continue
 		}
 		detail := fmt.Sprintf("in broker group %s, zone %s, city %s", c.CZone.SlotOwner(d.Slot).Name, c.CZone.Name, c.Name)
+		if q.From != nil {
+			if via := d.Channel.Via(c, q.From.City.Name); via != nil {
+				detail += fmt.Sprintf(", from what %s has landed", via.Name)
+			}
+		}
 		if topic.Route.Kind == RouteBroadcastZone {
 			detail += fmt.Sprintf(", and onward in its %s", plural(len(c.Zones), "zone"))
 		}

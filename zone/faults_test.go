@@ -63,6 +63,8 @@ var placeFaults = []faultCase{
 	{"cache with the name of a router", "name: cache-sz", "name: §rt-sz-1", "node rt-sz-1 is declared twice", "rename one", 0},
 	{"cache with the address of a broker", "admin: 127.0.0.1:5120}", "admin: §127.0.0.1:8081}", "admin of node cache-sz, and already client of node rz01-a-1", "port", 0},
 	{"names too large for gossip", "name: cz-sz-a-1\n                client: 127.0.0.1:8091\n                peer: 127.0.0.1:9017", "name: §cz-sz-a-1\n                client: " + longHost + ":1\n                peer: " + longHost + ":2", "bytes", "gossip metadata", 0},
+	{"broadcasts via an unknown city", "  - name: shenzhen\n", "  - name: shenzhen\n    broadcasts_via: §hangzho\n", `no city "hangzho"`, "did you mean hangzhou?", 0},
+	{"broadcasts via itself", "  - name: shenzhen\n", "  - name: shenzhen\n    broadcasts_via: §shenzhen\n", "by way of itself: shenzhen from shenzhen", "remove broadcasts_via", 0},
 	{"a city's name is no list", "  - name: shenzhen", "  - name: §[shenzhen]", "a city's name is a list", "plain value", 0},
 }
 

@@ -16,6 +16,7 @@ func (d *draft) link() {
 		consumerGroups: map[ConsumerGroup]*ConsumerGroupInfo{}, destinations: map[string]*ZoneInfo{},
 	}
 	d.linkPlaces()
+	d.linkVias()
 	d.linkStandbys()
 	d.linkTopics()
 	d.linkChannels()

@@ -25,6 +25,7 @@ func Show(t *Topology) string {
 		undeclared = "start at the newest message"
 	}
 	fmt.Fprintf(&b, "consumer groups that are not declared %s\n", undeclared)
+	b.WriteString(viaText(t))
 	showZones(&b, t)
 	showBrokers(&b, t)
 	showRouters(&b, t)

@@ -32,6 +32,7 @@ type CityInfo struct {
 	Routers []*NodeInfo
 	Caches  []*NodeInfo // the city's cachesync nodes; may be empty
 	MaxBody int         // bytes; the largest message body that the city's routers pass on
+	Via     *CityInfo   // from whose landings the city is served with broadcasts; nil = by their origins. See ChannelInfo.Via
 }
 
 // ZoneInfo describes a zone. What Resolve reads stands first, in one cache

@@ -28,6 +28,8 @@ type inbound struct {
 	entry   *entry // its fields are guarded by Inbox.mu
 	resumed resumption
 	lineage record.LineageID // of the last landing
+	holder  bool             // pulled from a city that has landed the flow
+	waits   bool             // an origin's, without credit: a holder serves
 	rx      receiver
 	batch   wire.Batch // decoded again and again
 	frames  chan wire.Frame
@@ -39,7 +41,10 @@ type inbound struct {
 	heldNext time.Time // when to ask it again
 	sealing  bool      // Seal came; it is answered when everything taken is settled
 
-	wake chan struct{} // capacity 1: done has something
+	wake      chan struct{} // capacity 1: done has something
+	evicted   chan struct{} // closed when the origin is to open its session again
+	evictOnce sync.Once
+	cursor    atomic.Uint64 // the origin's, as it last told a session that waits
 
 	mu       sync.Mutex
 	done     []error    // results of landings, in order. Guarded by mu
@@ -63,7 +68,11 @@ func (x *inbound) serve(ctx context.Context, f wire.Frame) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { x.fail(x.receive(runCtx)) })
 	wg.Go(func() { x.fail(x.out.run(runCtx, x.stream)) })
-	err = x.loop(runCtx)
+	if x.waits {
+		err = x.loopDeferred(runCtx)
+	} else {
+		err = x.loop(runCtx)
+	}
 	if last := refusal(err); last != nil && ctx.Err() == nil {
 		x.out.control(wire.TypeRefuse, x.session, x.class, last.Append(nil))
 		x.out.finish(runCtx)
@@ -127,6 +136,10 @@ func (x *inbound) begin(ctx context.Context, f wire.Frame) error {
 	}
 	x.open = o
 	x.log = in.log.With("flow", FlowName(o.Flow), "city", string(o.OriginCity))
+	if !x.holder && in.defers(&o) {
+		x.waits = true
+		return x.beginDeferred()
+	}
 	if err := in.enter(ctx, x); err != nil {
 		return err
 	}
@@ -265,6 +278,9 @@ func (x *inbound) snapshot() FlowStatus {
 
 // landing returns a landing with what all of the session's have in common.
 func (x *inbound) landing(first uint64, id record.LineageID, epoch, cursor uint64, hops uint8) Landing {
+	if x.holder {
+		cursor = x.in.originCursor(x.open.Flow)
+	}
 	l := Landing{
 		Flow: x.open.Flow, Lineage: id, LineageEpoch: epoch, First: first, Hops: max(hops, x.hops), OriginCursor: cursor,
 	}

@@ -32,6 +32,8 @@ func (x *inbound) loop(ctx context.Context) error {
 				return err
 			}
 		case <-x.wake:
+		case <-x.evicted:
+			return errMoved
 		case <-timer.C:
 		case err := <-x.failed:
 			if c := (*wire.ClosedError)(nil); errors.As(err, &c) && c.Code == wire.CodeOK {
@@ -88,7 +90,7 @@ func (x *inbound) collect() error {
 			}
 			return refused(wire.CodeInternal, "landing failed: %v", err)
 		}
-		x.in.met.landed(&x.rx.flight[0].landing)
+		x.in.met.landed(&x.rx.flight[0].landing, x.holder)
 		x.rx.landed()
 	}
 	x.done = x.done[:0]
@@ -113,7 +115,7 @@ func (x *inbound) land(now time.Time) error {
 			return nil
 		}
 		if !x.in.claim(x) {
-			return errSuperseded
+			return x.replaced()
 		}
 		if err := x.in.sink.Land(*l, x.landingDone); err != nil {
 			x.in.unclaim(x)

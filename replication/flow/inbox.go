@@ -22,6 +22,7 @@ type InboxOptions struct {
 	Logger *slog.Logger // nil = none
 	Meter  metric.Meter // nil = none
 	Limits Limits
+	Pull   PullOptions // zero = every flow is served by its origin
 }
 
 // Inbox receives the flows of a destination, one session a flow. Its methods
@@ -34,14 +35,20 @@ type Inbox struct {
 	met     *inboxMetrics
 	budget  *budget
 	decoder *zstd.Decoder
+	pull    PullOptions
 
-	mu    sync.Mutex
-	flows map[record.FlowID]*entry // guarded by mu
+	pullKick chan struct{} // capacity 1: starting has something
+
+	mu       sync.Mutex
+	flows    map[record.FlowID]*entry // guarded by mu
+	pulls    map[record.FlowID]*pull  // guarded by mu
+	starting []*pull                  // guarded by mu; those that Run has not seen
 }
 
 // entry is what an Inbox knows of a flow while it has a session or landings.
 type entry struct {
-	current *inbound      // the newest session; nil when it has ended. Guarded by Inbox.mu
+	current *inbound      // the newest session that may land; nil when it has ended. Guarded by Inbox.mu
+	waiting *inbound      // the origin's session while a holder serves. Guarded by Inbox.mu
 	pending int           // landings with the sink, of any session. Guarded by Inbox.mu
 	empty   chan struct{} // closed when pending falls to 0; nil when nobody waits. Guarded by Inbox.mu
 }
@@ -59,7 +66,8 @@ func NewInbox(opt InboxOptions) (*Inbox, error) {
 	}
 	in := &Inbox{
 		sink: opt.Sink, city: opt.City, log: orDiscard(opt.Logger), lim: opt.Limits.withDefaults(),
-		met: met, decoder: dec, flows: make(map[record.FlowID]*entry),
+		met: met, decoder: dec, flows: make(map[record.FlowID]*entry), pull: opt.Pull,
+		pulls: make(map[record.FlowID]*pull), pullKick: make(chan struct{}, 1),
 	}
 	in.budget = newBudget(&in.lim)
 	return in, nil
@@ -79,12 +87,22 @@ func (in *Inbox) Serve(ctx context.Context, s wire.Stream) error {
 		_ = s.Close(codeOf(err)) // nobody to tell
 		return err
 	}
+	return in.newInbound(s, f, cancel).run(ctx, f)
+}
+
+// newInbound returns the session whose first frame is f.
+func (in *Inbox) newInbound(s wire.Stream, f wire.Frame, cancel context.CancelCauseFunc) *inbound {
 	x := &inbound{
 		in: in, stream: s, session: f.Session, class: f.Class, hops: f.Hops, cancel: cancel,
-		wake: make(chan struct{}, 1), frames: make(chan wire.Frame, 2), failed: make(chan error, 1),
+		wake: make(chan struct{}, 1), frames: make(chan wire.Frame, 2), failed: make(chan error, 1), evicted: make(chan struct{}),
 	}
 	x.out.wake = make(chan struct{}, 1)
-	err = x.serve(ctx, f)
+	return x
+}
+
+// run handles the session until it ends and closes the stream.
+func (x *inbound) run(ctx context.Context, f wire.Frame) error {
+	err := x.serve(ctx, f)
 	code := codeOf(err)
 	if cause := context.Cause(ctx); err != nil && ctx.Err() != nil {
 		code = wire.CodeShutdown
@@ -92,8 +110,8 @@ func (in *Inbox) Serve(ctx context.Context, s wire.Stream) error {
 			code, err = wire.CodeSuperseded, errSuperseded
 		}
 	}
-	in.met.ended(code)
-	_ = s.Close(code) // its error says nothing that err does not
+	x.in.met.ended(code)
+	_ = x.stream.Close(code) // its error says nothing that err does not
 	return err
 }
 
@@ -104,11 +122,7 @@ var errSuperseded = refused(wire.CodeSuperseded, "a newer session of the flow ha
 // sessions are done, so that the sink's committed state is all there is.
 func (in *Inbox) enter(ctx context.Context, x *inbound) error {
 	in.mu.Lock()
-	e := in.flows[x.open.Flow]
-	if e == nil {
-		e = &entry{}
-		in.flows[x.open.Flow] = e
-	}
+	e := in.entryOf(x.open.Flow)
 	old := e.current
 	e.current, x.entry = x, e
 	var empty chan struct{}
@@ -121,7 +135,11 @@ func (in *Inbox) enter(ctx context.Context, x *inbound) error {
 	in.mu.Unlock()
 	if old != nil {
 		in.met.superseded()
-		old.cancel(errSuperseded)
+		if x.holder && !old.holder {
+			old.evict() // the origin goes on without credit
+		} else {
+			old.cancel(errSuperseded)
+		}
 	}
 	if empty == nil {
 		return nil
@@ -138,19 +156,32 @@ func (in *Inbox) enter(ctx context.Context, x *inbound) error {
 	}
 }
 
+// entryOf returns the entry of a flow, made when there is none. in.mu is held.
+func (in *Inbox) entryOf(id record.FlowID) *entry {
+	e := in.flows[id]
+	if e == nil {
+		e = &entry{}
+		in.flows[id] = e
+	}
+	return e
+}
+
 // leave ends x's hold on its flow.
 func (in *Inbox) leave(x *inbound) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if x.entry.current == x {
 		x.entry.current = nil
-		in.forget(x)
 	}
+	if x.entry.waiting == x {
+		x.entry.waiting = nil
+	}
+	in.forget(x)
 }
 
 // forget drops an entry that nobody needs. in.mu is held.
 func (in *Inbox) forget(x *inbound) {
-	if x.entry.current == nil && x.entry.pending == 0 {
+	if e := x.entry; e.current == nil && e.waiting == nil && e.pending == 0 && in.flows[x.open.Flow] == e {
 		delete(in.flows, x.open.Flow)
 	}
 }

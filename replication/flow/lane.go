@@ -24,15 +24,16 @@ const repeatLog = 30 * time.Second
 // lane sends one leg: it opens sessions, one at a time, until everything is
 // settled. All fields but status belong to its goroutine.
 type lane struct {
-	o    *Outbox
-	leg  Leg
-	src  Source
-	lim  *Limits
-	met  legMetrics
-	log  *slog.Logger
-	rng  *rand.Rand
-	near bool // the destination is in the origin's own city
-	path []zone.City
+	o      *Outbox
+	leg    Leg
+	src    Source
+	lim    *Limits
+	met    legMetrics
+	log    *slog.Logger
+	rng    *rand.Rand
+	near   bool // the destination is in the origin's own city
+	pulled bool // the destination asked for what landed here; see ServePull
+	path   []zone.City
 
 	back      backoff
 	maxRecord uint32             // data bytes of the largest record met so far that needs a larger window
@@ -176,7 +177,7 @@ func (l *lane) setState(s State, code wire.Code, text string) {
 		l.status.Since = time.Now()
 	}
 	l.status.State, l.status.Code, l.status.Text = s, code, text
-	if s != StateStreaming && s != StateHeld {
+	if s != StateStreaming && s != StateHeld && s != StateRelayed {
 		l.status.Session = 0
 	}
 }
@@ -195,12 +196,19 @@ func (l *lane) publish() {
 		// settled nothing is no progress.
 		st.Progress = l.s.progress
 	}
+	state := StateHeld
+	if l.s.held == wire.CodeRelayed {
+		state = StateRelayed
+	}
 	switch held := !l.s.heldAt.IsZero(); {
 	case l.s.phase == phaseSealed:
 		st.State, st.Code, st.Text = StateSealed, wire.CodeSealed, ""
-	case held && (st.State != StateHeld || st.Code != l.s.held):
-		st.State, st.Code, st.Text, st.Since = StateHeld, l.s.held, l.s.heldText, l.s.heldAt
-	case !held && st.State == StateHeld:
+	case held && (st.State != state || st.Code != l.s.held || st.Text != l.s.heldText):
+		if st.State != state || st.Code != l.s.held {
+			st.Since = l.s.heldAt
+		}
+		st.State, st.Code, st.Text = state, l.s.held, l.s.heldText
+	case !held && (st.State == StateHeld || st.State == StateRelayed):
 		st.State, st.Code, st.Text, st.Since = StateStreaming, wire.CodeOK, "", time.Now()
 	}
 }

@@ -15,7 +15,7 @@ import (
 // A record that may not even enter its destination does not count: it is the
 // destination that parks it.
 func (l *lane) nextResidency(cursor uint64) []zone.City {
-	if l.near || cursor >= l.state.Head || cursor+1 < l.state.Oldest {
+	if l.near || l.pulled || cursor >= l.state.Head || cursor+1 < l.state.Oldest {
 		return nil
 	}
 	items, err := l.src.Read(l.leg, cursor+1, 1, 1, l.items[:0])

@@ -37,8 +37,11 @@ func (l *lane) sendOpen(ctx context.Context, c *conn, cursor uint64) error {
 		Cursor: cursor, Oldest: l.state.Oldest, Head: l.state.Head, MaxRecord: l.maxRecord,
 		Residency: l.nextResidency(cursor),
 	}
-	if l.state.Landed {
+	switch {
+	case l.state.Landed:
 		o.Role = wire.OpenHolder
+	case l.leg.Flow.Channel:
+		o.Role = wire.OpenOwner
 	}
 	for _, m := range marks {
 		o.Lineage = append(o.Lineage, wire.Mark(m))
@@ -61,6 +64,9 @@ func (l *lane) sendNext(ctx context.Context, c *conn) (bool, error) {
 		return false, nil
 	}
 	if l.s.next < l.state.Oldest {
+		if l.pulled {
+			return false, refused(wire.CodeNotHeld, "number %d is no longer here", l.s.next)
+		}
 		return true, l.sendGap(ctx, c)
 	}
 	if p := l.packedAhead(count, bytes); p != nil {
@@ -145,7 +151,7 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 	first, last := r.items[0].Number, r.items[len(r.items)-1].Number
 	row, _ := markAt(l.state.Lineage, first)
 	b := wire.Batch{
-		First: first, Count: uint32(len(r.items)), Cursor: l.s.cursor, Lineage: row.ID, LineageEpoch: row.Epoch,
+		First: first, Count: uint32(len(r.items)), Cursor: l.told(), Lineage: row.ID, LineageEpoch: row.Epoch,
 		Path: l.path, Residency: r.residency,
 	}
 	if l.state.Landed {
@@ -205,7 +211,7 @@ func (l *lane) packedAhead(count, bytes int) *packed {
 
 func (l *lane) sendPacked(ctx context.Context, c *conn, p *packed) error {
 	b := wire.Batch{
-		First: p.first, Count: uint32(p.count), Cursor: l.s.cursor, Lineage: p.lineage.ID, LineageEpoch: p.lineage.Epoch,
+		First: p.first, Count: uint32(p.count), Cursor: l.told(), Lineage: p.lineage.ID, LineageEpoch: p.lineage.Epoch,
 		Path: l.path, Residency: p.residency, Codec: wire.CodecZstd, RawSize: uint32(p.raw), Data: p.data,
 	}
 	return l.sendData(ctx, c, &b, p.first+uint64(p.count)-1, p.raw, &p.traced, b.Append(l.payload[:0]))
@@ -244,11 +250,20 @@ func (l *lane) sendRange(ctx context.Context, c *conn, t wire.Type, through uint
 	row, _ := markAt(l.state.Lineage, l.s.next)
 	p := wire.Skip{
 		First: l.s.next, Through: through, Reason: reason,
-		Lineage: row.ID, LineageEpoch: row.Epoch, Cursor: l.s.cursor,
+		Lineage: row.ID, LineageEpoch: row.Epoch, Cursor: l.told(),
 	}
 	if err := l.send(ctx, c, t, p.Append(l.payload[:0])); err != nil {
 		return err
 	}
 	l.s.sent(time.Now(), through, 0)
 	return nil
+}
+
+// told returns the cursor that frames name: what the destination may forget. One
+// that was asked to serve another's flow records nothing.
+func (l *lane) told() uint64 {
+	if l.pulled {
+		return 0
+	}
+	return l.s.cursor
 }

@@ -31,7 +31,7 @@ type conn struct {
 }
 
 // session opens a session and sends until it ends.
-func (l *lane) session(ctx context.Context) (err error) {
+func (l *lane) session(ctx context.Context) error {
 	state, ok := l.src.Origin(l.leg.Flow)
 	if !ok {
 		return errNothing
@@ -41,20 +41,25 @@ func (l *lane) session(ctx context.Context) (err error) {
 	if state.Head <= cursor && !l.behind && !seal && !l.verify.Load() {
 		return errNothing
 	}
-	l.state = state
 	l.setState(StateOpening, wire.CodeOK, "")
-	now := time.Now()
-	l.s.start(now, l.lim, state.Head, cursor)
-	l.s.landed = state.Landed
 	c := &conn{id: l.rng.Uint64() | 1, frames: make(chan wire.Frame, frameQueue), failed: make(chan error, 1), seal: seal}
 
 	dialCtx, cancel := context.WithTimeout(ctx, l.lim.OpenTimeout)
-	c.stream, err = l.o.dialer.Open(dialCtx, l.leg, c.id)
+	s, err := l.o.dialer.Open(dialCtx, l.leg, c.id)
 	cancel()
 	if err != nil {
 		return err
 	}
 	l.o.routeFound(l, false)
+	c.stream = s
+	return l.converse(ctx, c, state, cursor, at)
+}
+
+// converse sends on an open stream until the session ends, and closes it.
+func (l *lane) converse(ctx context.Context, c *conn, state OriginState, cursor uint64, at Fingerprint) (err error) {
+	l.state = state
+	l.s.start(time.Now(), l.lim, state.Head, cursor)
+	l.s.landed, l.s.owner = state.Landed, l.leg.Flow.Channel && !state.Landed
 	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -259,6 +264,11 @@ func (l *lane) handle(ctx context.Context, c *conn, own *origin, f wire.Frame) e
 		if err := l.ackFrame.Decode(f.Payload); err != nil {
 			return err
 		}
+		if l.s.owner && l.ackFrame.Through > l.s.head { // by another city that has landed it
+			if err := l.look(); err != nil {
+				return err
+			}
+		}
 		if err := l.s.ack(time.Now(), &l.ackFrame); err != nil {
 			return err
 		}
@@ -286,6 +296,9 @@ func (l *lane) handle(ctx context.Context, c *conn, own *origin, f wire.Frame) e
 		p, err := wire.ParseRefuse(f.Payload)
 		if err != nil {
 			return err
+		}
+		if p.Code == wire.CodeDraining {
+			return &drainError{}
 		}
 		return &retryError{&RefusedError{Code: p.Code, Text: p.Text}, p.RetryAfter}
 	case wire.TypeDrain:

@@ -51,6 +51,12 @@ type Limits struct {
 	VerifyEvery time.Duration
 	// HeldRetry is how often a held destination is asked again. Default 100 ms.
 	HeldRetry time.Duration
+	// RelayStall is how long a holder may move nothing while its origin has more,
+	// before the next one is asked. Default 2 s.
+	RelayStall time.Duration
+	// RelayRest is how long the declared holder rests after it failed; it doubles
+	// with each failure up to RelayRestMax. Defaults 5 s and 2 min.
+	RelayRest, RelayRestMax time.Duration
 	// SettleWait is how long a new session waits for the landings of the one
 	// that it supersedes. Default 2 s.
 	SettleWait time.Duration
@@ -84,6 +90,9 @@ func (l Limits) withDefaults() Limits {
 	l.MaxBackoff = min(or(l.MaxBackoff, 500*time.Millisecond), 500*time.Millisecond)
 	l.VerifyEvery = or(l.VerifyEvery, time.Minute)
 	l.HeldRetry = or(l.HeldRetry, 100*time.Millisecond)
+	l.RelayStall = or(l.RelayStall, 2*time.Second)
+	l.RelayRest = or(l.RelayRest, 5*time.Second)
+	l.RelayRestMax = max(or(l.RelayRestMax, 2*time.Minute), l.RelayRest)
 	l.SettleWait = or(l.SettleWait, 2*time.Second)
 	return l
 }

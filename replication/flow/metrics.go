@@ -119,6 +119,7 @@ func (l *legMetrics) orphans(r wire.Range) {
 // inboxMetrics are the counters of a destination.
 type inboxMetrics struct {
 	records, settledN, duplicatesN, sessions, divergedN, supersededN, strayN metric.Int64Counter
+	pulledN, pullFailuresN                                                   metric.Int64Counter
 }
 
 func newInboxMetrics(m metric.Meter) (*inboxMetrics, error) {
@@ -131,6 +132,9 @@ func newInboxMetrics(m metric.Meter) (*inboxMetrics, error) {
 		divergedN:   c.new("mqrouter.flow.received.diverged", "{session}", "Sessions refused since origin and destination disagree. Must stay 0."),
 		supersededN: c.new("mqrouter.flow.superseded", "{session}", "Sessions ended by a newer one of their flow."),
 		strayN:      c.new("mqrouter.flow.received.stray", "{frame}", "Frames of other sessions that were ignored."),
+		pulledN:     c.new("mqrouter.flow.pulled.records", "{number}", "Of what settled, numbers that came from another city that had landed them."),
+
+		pullFailuresN: c.new("mqrouter.flow.pull.failures", "{session}", "Times that a city that has landed a flow could not serve it any more."),
 	}
 	if c.err == nil {
 		i.divergedN.Add(context.Background(), 0) // the first fault is an increase, not a new series
@@ -138,8 +142,11 @@ func newInboxMetrics(m metric.Meter) (*inboxMetrics, error) {
 	return i, c.err
 }
 
-func (m *inboxMetrics) landed(l *Landing) {
+func (m *inboxMetrics) landed(l *Landing, pulled bool) {
 	n := int64(l.Through - l.First + 1)
+	if pulled {
+		m.pulledN.Add(context.Background(), n)
+	}
 	if l.Records != nil {
 		m.records.Add(context.Background(), n)
 	} else {
@@ -152,5 +159,6 @@ func (m *inboxMetrics) ended(code wire.Code) {
 	m.sessions.Add(context.Background(), 1, metric.WithAttributes(codeLabel(code)))
 }
 func (m *inboxMetrics) diverged()   { m.divergedN.Add(context.Background(), 1) }
+func (m *inboxMetrics) pullFailed() { m.pullFailuresN.Add(context.Background(), 1) }
 func (m *inboxMetrics) superseded() { m.supersededN.Add(context.Background(), 1) }
 func (m *inboxMetrics) stray()      { m.strayN.Add(context.Background(), 1) }

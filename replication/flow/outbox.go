@@ -59,6 +59,7 @@ type Outbox struct {
 	rng    *rand.Rand               // guarded by mu
 	lanes  map[Leg]*lane            // guarded by mu
 	routes map[routeKey]*route      // guarded by mu; ways that are lost
+	pulls  map[*lane]struct{}       // guarded by mu; sessions of ServePull
 	checks verifier                 // guarded by mu
 	seals  map[Leg][]chan sealReply // guarded by mu; who waits for a Sealed
 }
@@ -86,7 +87,7 @@ func NewOutbox(opt OutboxOptions) (*Outbox, error) {
 	o := &Outbox{
 		src: opt.Source, dialer: opt.Dialer, city: opt.City, log: orDiscard(opt.Logger),
 		lim: opt.Limits.withDefaults(), met: met, tracer: tracer, encoder: enc, rng: opt.Rand,
-		idle: opt.Idle, kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1), routes: make(map[routeKey]*route), lanes: make(map[Leg]*lane), seals: make(map[Leg][]chan sealReply),
+		idle: opt.Idle, kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1), routes: make(map[routeKey]*route), lanes: make(map[Leg]*lane), pulls: make(map[*lane]struct{}), seals: make(map[Leg][]chan sealReply),
 	}
 	o.cache = newPackedCache(o.lim.CacheBytes)
 	return o, nil

@@ -50,6 +50,7 @@ type sender struct {
 	partial int    // batches in flight that are not full
 
 	moved   bool       // the settled prefix moved in this session
+	owner   bool       // of a channel: what another city serves settles here without having been sent
 	landed  bool       // the source serves landings: the destination may be ahead of it
 	pending Settlement // settled, not yet recorded by the source
 
@@ -120,6 +121,9 @@ func (s *sender) behind() {
 func (s *sender) ack(now time.Time, a *wire.Ack) *RefusedError {
 	if s.phase == phaseOpening {
 		return refused(wire.CodeMalformed, "ack before accept")
+	}
+	if a.Through >= s.next && s.owner && a.Through <= s.head {
+		s.next = a.Through + 1
 	}
 	if a.Through >= s.next {
 		return refused(wire.CodeMalformed, "ack of %d, but %d was not sent", a.Through, s.next)

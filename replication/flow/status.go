@@ -18,6 +18,7 @@ const (
 	StateOpening   State = "opening"   // dialling, or waiting for the answer to Open
 	StateStreaming State = "streaming" // a session is open
 	StateHeld      State = "held"      // a session is open, the destination says why it takes nothing
+	StateRelayed   State = "relayed"   // a session is open, and the destination takes the records from another that has landed them
 	StateWaiting   State = "waiting"   // the last attempt failed; see Code and Text
 	StateDiverged  State = "diverged"  // origin and destination disagree about the content; an operator must look
 	StateSealed    State = "sealed"    // the destination refuses everything above Settled for ever
@@ -39,6 +40,7 @@ type LegStatus struct {
 	OldestAge   time.Duration // since the oldest unsettled record was stored; 0 = none or not readable
 	Progress    time.Time     // last time that Settled moved; zero = not since the lane began
 	RTT         time.Duration // of the last probe; 0 = none answered
+	Pulled      bool          // the destination asked for what landed here; its origin keeps the cursor
 }
 
 // Status returns the legs that have a lane, by destination. It reads one
@@ -47,6 +49,9 @@ func (o *Outbox) Status() []LegStatus {
 	o.mu.Lock()
 	lanes := make([]*lane, 0, len(o.lanes))
 	for _, l := range o.lanes {
+		lanes = append(lanes, l)
+	}
+	for l := range o.pulls {
 		lanes = append(lanes, l)
 	}
 	o.mu.Unlock()

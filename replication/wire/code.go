@@ -26,6 +26,8 @@ const (
 	CodeResidency
 	CodeTimeout
 	CodeHops
+	CodeRelayed
+	CodeNotHeld
 	codeCount
 )
 
@@ -58,6 +60,8 @@ var codes = [codeCount]struct {
 	CodeResidency:       {"residency", false, "the records may not enter the city"},
 	CodeTimeout:         {"timeout", true, "the peer waited too long"},
 	CodeHops:            {"too-many-hops", true, "the session has crossed as many cities as it may, or one of them twice"},
+	CodeRelayed:         {"relayed", true, "another city that has landed the records serves them"},
+	CodeNotHeld:         {"not-held", true, "the peer has not landed the records that are asked for"},
 }
 
 // Known reports whether this version knows the code.

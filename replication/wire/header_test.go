@@ -98,7 +98,7 @@ func TestEveryCodeSaysWhatItMeans(t *testing.T) {
 		CodeWrongIdentity: false, CodeWrongDeployment: false, CodeTopologyBehind: true, CodeTopologyAhead: true,
 		CodeHeld: true, CodeTooMany: true, CodeDraining: true, CodeNoRoute: true, CodeSlowPeer: true,
 		CodeSuperseded: false, CodeDiverged: false, CodeSealed: false, CodeInternal: true, CodeShutdown: true,
-		CodeResidency: false, CodeTimeout: true, CodeHops: true,
+		CodeResidency: false, CodeTimeout: true, CodeHops: true, CodeRelayed: true, CodeNotHeld: true,
 	}
 	if len(want) != int(codeCount) {
 		t.Fatalf("%d rows tested, the table has %d", len(want), codeCount)

@@ -10,7 +10,8 @@ import (
 //	flow (flow id), city, group, origin city (texts),
 //	lineage (list: epoch (8), id (8), first (8)),
 //	cursor (8), oldest (8), head (8), route epoch (16),
-//	residency (list of texts), max record (4), role (1; left out when it is 0)
+//	residency (list of texts), max record (4), role (1; left out when it is 0),
+//	wanted (flow id; with the role OpenPull only)
 type Open struct {
 	Flow       record.FlowID
 	City       zone.City  // destination
@@ -24,6 +25,7 @@ type Open struct {
 	Residency  []zone.City // cities that the first records to come may enter; empty = all. Each Batch says its own
 	MaxRecord  uint32      // bytes of the largest record that will be sent
 	Role       OpenRole
+	Want       record.FlowID // with OpenPull: the flow that is asked for
 }
 
 // OpenRole says as what the opener speaks. A reader that does not know the field,
@@ -34,6 +36,13 @@ type OpenRole uint8
 const (
 	OpenOrigin OpenRole = iota // it numbered the records
 	OpenHolder                 // it has landed them and serves them onward
+	OpenOwner                  // as OpenOrigin, and it can do without credit while another serves: an Ack may pass what it sent
+	// OpenPull: a destination asks one that has landed the flow Want to serve it.
+	// The Flow is the destination's own name; Oldest is the number that it expects,
+	// Lineage the lineage of that number, if it is known, and Residency bounds what may
+	// come. The answer is Refuse, or an Open with the role OpenHolder, from which on
+	// the two have changed sides.
+	OpenPull
 	openRoleEnd
 )
 
@@ -53,7 +62,11 @@ func (o *Open) Append(dst []byte) []byte {
 	if o.Role == OpenOrigin {
 		return dst
 	}
-	return append(dst, byte(o.Role))
+	dst = append(dst, byte(o.Role))
+	if o.Role == OpenPull {
+		dst = appendFlow(dst, &o.Want)
+	}
+	return dst
 }
 
 // ParseOpen parses a payload. It keeps no reference to b.
@@ -74,6 +87,9 @@ func ParseOpen(b []byte) (Open, error) {
 	if len(r.b) > 0 {
 		if o.Role = OpenRole(r.u8("role")); o.Role >= openRoleEnd {
 			o.Role = OpenOrigin
+		}
+		if o.Role == OpenPull {
+			r.flow(&o.Want)
 		}
 	}
 	return o, r.done()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
@@ -28,6 +29,7 @@ type brokerNode struct {
 	inbox  *flow.Inbox
 	outbox *flow.Outbox
 	egress *egress.Egress
+	puller atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
 }
 
 // Broker runs a broker until ctx ends, then drains it within the grace period.
@@ -89,7 +91,7 @@ func (n *brokerNode) peerOptions(t *peer.TLS) peer.Options {
 // startInbox listens for the sessions of other brokers, routers and readers.
 func (n *brokerNode) startInbox(ctx context.Context) error {
 	var err error
-	n.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: n.broker.Sink(), City: n.self.City.Name, Logger: n.log, Meter: n.meter()})
+	n.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: n.broker.Sink(), City: n.self.City.Name, Logger: n.log, Meter: n.meter(), Pull: n.pullOptions()})
 	if err != nil {
 		return err
 	}
@@ -122,6 +124,8 @@ func (n *brokerNode) serveSession(ctx context.Context, guard *peer.TLS, s *peer.
 		err = n.broker.ServeWant(ctx, s, first)
 	case first.Type == wire.TypeWant || role == zone.RoleCacheSync:
 		s.CloseText(wire.CodeWrongIdentity, "landings are read with the certificate of a cache reader")
+	case asksToPull(first):
+		err = n.servePull(ctx, s, first)
 	default:
 		err = n.inbox.Serve(ctx, &replayed{Stream: s, first: &first})
 	}
@@ -162,8 +166,10 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.puller.Store(n.outbox)
 	n.onStop("loopback", loop.close)
 	n.run(ctx, "outbox", n.outbox.Run)
+	n.run(ctx, "pulls", n.inbox.Run)
 	n.run(ctx, "routers", n.followGossip)
 	return nil
 }

@@ -33,13 +33,6 @@ func speaksForItself(t *zone.Topology, id peer.Identity, first wire.Frame) error
 // landsFor reports whether the channel of the flow lands in the group for its city
 // and goes onward from there to the city's zones.
 func landsFor(t *zone.Topology, g *zone.GroupInfo, o *wire.Open) bool {
-	if !o.Flow.Channel || g.Zone != g.Zone.City.CZone {
-		return false
-	}
-	for _, c := range t.Channels {
-		if string(c.Name) == o.Flow.Target {
-			return c.Topics[0].Route.Kind == zone.RouteBroadcastZone && g.Zone.SlotOwner(c.Slot) == g
-		}
-	}
-	return false
+	c := channel(t, o.Flow)
+	return c != nil && lands(g, c) && c.Topics[0].Route.Kind == zone.RouteBroadcastZone
 }

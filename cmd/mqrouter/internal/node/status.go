@@ -47,10 +47,17 @@ func (n *brokerNode) Status() admin.Status {
 // flows joins what the log knows of each leg with what its session does.
 func (n *brokerNode) flows(b broker.Status) []admin.Flow {
 	legs := map[flow.Leg]flow.LegStatus{}
-	for _, l := range n.outbox.Status() {
-		legs[l.Leg] = l
-	}
 	var all []admin.Flow
+	for _, l := range n.outbox.Status() {
+		if !l.Pulled {
+			legs[l.Leg] = l
+			continue
+		}
+		// The origin keeps the cursor, and counts the backlog.
+		all = append(all, admin.Flow{Target: l.Leg.Flow.Target, Origin: string(l.Leg.Flow.Origin), Channel: true, City: string(l.Leg.City),
+			Group: string(l.Leg.Group), Class: l.Leg.Flow.Class.String(), Head: l.Head, Settled: l.Settled, State: "asked for",
+			Session: fmt.Sprintf("%016x", l.Session), Progress: l.Progress, RTT: l.RTT})
+	}
 	for _, o := range b.Outgoing {
 		f := admin.Flow{Target: o.Flow.Target, Channel: o.Flow.Channel, City: string(o.City), Group: string(o.Group),
 			Class: o.Flow.Class.String(), Lane: o.Flow.Lane, Head: o.Head, Settled: o.Cursor, Backlog: o.Head - o.Cursor,
