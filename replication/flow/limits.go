@@ -51,6 +51,11 @@ type Limits struct {
 	VerifyEvery time.Duration
 	// HeldRetry is how often a held destination is asked again. Default 100 ms.
 	HeldRetry time.Duration
+	// RelayHops is how many hops a landing may have behind it and still be served to
+	// another city: the hop limit (policy.HopLimit) less the crossing to that city and
+	// the step to a zone there. Whoever asks for one that has more goes on to another
+	// holder, at last to the origin. Default 2.
+	RelayHops int
 	// RelayStall is how long a holder may move nothing while its origin has more,
 	// before the next one is asked. Default 2 s.
 	RelayStall time.Duration
@@ -90,6 +95,7 @@ func (l Limits) withDefaults() Limits {
 	l.MaxBackoff = min(or(l.MaxBackoff, 500*time.Millisecond), 500*time.Millisecond)
 	l.VerifyEvery = or(l.VerifyEvery, time.Minute)
 	l.HeldRetry = or(l.HeldRetry, 100*time.Millisecond)
+	l.RelayHops = or(l.RelayHops, 2)
 	l.RelayStall = or(l.RelayStall, 2*time.Second)
 	l.RelayRest = or(l.RelayRest, 5*time.Second)
 	l.RelayRestMax = max(or(l.RelayRestMax, 2*time.Minute), l.RelayRest)

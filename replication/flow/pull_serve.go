@@ -18,8 +18,8 @@ import (
 // It closes the stream. Whether the destination may ask is the caller's to judge.
 //
 // Nothing is recorded of what the destination settles: the flow's origin keeps the
-// cursor. A number that did not land here, or whose record may not pass all the
-// cities that the destination named, ends the session as not held: another holder,
+// cursor. A number that did not land here, or whose record has passed too many cities or
+// may not pass all that the destination named, ends the session as not held: another holder,
 // at last the origin, has it.
 func (o *Outbox) ServePull(ctx context.Context, s wire.Stream, f wire.Frame) error {
 	want, err := wire.ParseOpen(f.Payload)
@@ -78,7 +78,7 @@ func (o *Outbox) pullLane(leg Leg, residency []zone.City) *lane {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	l := &lane{
-		o: o, leg: leg, src: &held{Source: o.src, residency: residency}, lim: &o.lim, met: o.met.leg(leg), pulled: true,
+		o: o, leg: leg, src: &held{Source: o.src, residency: residency, hops: o.lim.RelayHops}, lim: &o.lim, met: o.met.leg(leg), pulled: true,
 		rng: rand.New(rand.NewPCG(o.rng.Uint64(), o.rng.Uint64())), path: []zone.City{o.city},
 		sealC: make(chan struct{}, 1), gaps: loglimit.Limit{Lines: 5, Window: repeatLog},
 		log: o.log.With("group", string(leg.Group), "city", string(leg.City), "flow", FlowName(leg.Flow)),
@@ -92,6 +92,7 @@ func (o *Outbox) pullLane(leg Leg, residency []zone.City) *lane {
 type held struct {
 	Source
 	residency []zone.City // cities that every record must be allowed to enter; empty = all
+	hops      int         // that a landing may have behind it
 }
 
 func (*held) Cursor(Leg) (uint64, Fingerprint) { return 0, Fingerprint{} }
@@ -124,7 +125,7 @@ func (h *held) gives(it *Item) bool {
 		return !it.Gap && it.Reason == record.ReasonNone
 	}
 	v, err := record.Parse(it.Record)
-	if err != nil {
+	if err != nil || int(it.Hops) > h.hops {
 		return false
 	}
 	if v.Unrestricted() {
