@@ -66,6 +66,7 @@ type Broker struct {
 	replaying sync.Mutex // one Replay at a time
 
 	alive atomic.Pointer[func(string) bool]
+	held  atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
 
 	publications sync.Pool // of *publication
 

@@ -22,6 +22,7 @@ type metrics struct {
 	healed, refusedBudget                      metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
+	passedCtr                                  metric.Int64Counter
 	onwardOverBudget                           metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
 	registration                               metric.Registration
@@ -59,7 +60,8 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		snapshots:        counter("mqrouter.broker.snapshots", "snapshots written"),
 		snapshotFailures: counter("mqrouter.broker.snapshot.failures", "snapshots that failed"),
 		snapshotHold:     seconds("mqrouter.broker.snapshot.hold", "how long the fold stood still for a snapshot"),
-		overBudgetCtr:    counter("mqrouter.broker.cache.over_budget", "times a cache subscription was left out of retention"),
+		overBudgetCtr:    counter("mqrouter.broker.cache.over_budget", "times the log was trimmed past a cache subscription that held back more than it may"),
+		passedCtr:        counter("mqrouter.broker.group.passed", "messages that went before a declared consumer group had read them, since it held back more than it may"),
 		onwardOverBudget: counter("mqrouter.broker.onward.over_budget", "times a zone that is served from landings was left out of retention"),
 	}
 	errs = append(errs, x.observe(m, b))
@@ -70,9 +72,10 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	backlog, err1 := m.Int64ObservableGauge("mqrouter.flow.backlog", metric.WithUnit("By"), metric.WithDescription("bytes that a destination has not settled"))
 	unsettled, err2 := m.Int64ObservableGauge("mqrouter.flow.unsettled", metric.WithDescription("numbers that a destination has not settled"))
+	held, err5 := m.Int64ObservableGauge("mqrouter.group.held", metric.WithUnit("By"), metric.WithDescription("log bytes that messages which a declared consumer group has not settled hold back"))
 	lag, err3 := m.Int64ObservableGauge("mqrouter.group.lag", metric.WithDescription("messages that a consumer group has not settled"))
 	orphans, err4 := m.Int64ObservableGauge("mqrouter.flow.orphans", metric.WithDescription("numbers landed in a lineage that their origin gave up"))
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		return err
 	}
 	var err error
@@ -87,10 +90,13 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		for _, g := range st.Groups {
 			o.ObserveInt64(lag, int64(g.Lag), metric.WithAttributes(
 				attribute.String("group", string(g.Group)), attribute.String("topic", string(g.Topic)), attribute.Bool("cache", g.Cache)))
+			if g.Held >= 0 {
+				o.ObserveInt64(held, g.Held, metric.WithAttributes(attribute.String("group", string(g.Group)), attribute.String("topic", string(g.Topic))))
+			}
 		}
 		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
 		return nil
-	}, backlog, unsettled, lag, orphans)
+	}, backlog, unsettled, lag, held, orphans)
 	return err
 }
 
@@ -159,7 +165,16 @@ func (x *metrics) indexesHealed(n int) { x.healed.Add(context.Background(), int6
 func (x *metrics) landed(n int)        { x.landings.Add(context.Background(), int64(n)) }
 func (x *metrics) progressFailed()     { x.progressFailures.Add(context.Background(), 1) }
 func (x *metrics) snapshotFailed()     { x.snapshotFailures.Add(context.Background(), 1) }
-func (x *metrics) overBudget()         { x.overBudgetCtr.Add(context.Background(), 1) }
+
+// passed counts what went before a subscription had read it.
+func (x *metrics) passed(sub subNeed, n uint64) {
+	if sub.cache {
+		x.overBudgetCtr.Add(context.Background(), 1)
+		return
+	}
+	x.passedCtr.Add(context.Background(), int64(n), metric.WithAttributes(
+		attribute.String("group", string(sub.key.group)), attribute.String("topic", string(sub.key.topic))))
+}
 
 // outcome counts what a destination settled without landing it. Reasons that this
 // version does not know are one, -1: a destination may send any.

@@ -29,11 +29,6 @@ func (b *Broker) trimLoop() {
 // needed, and then the index entries that point there.
 func (b *Broker) trim(now time.Time) error {
 	floor, over := b.floor()
-	for _, sub := range over {
-		b.metrics.overBudget()
-		b.logger.Warn("cache subscription no longer holds records back: it is beyond its topic's budget",
-			"group", string(sub.group), "topic", string(sub.topic))
-	}
 	horizon, err := b.horizon(now)
 	if err != nil {
 		return err
@@ -48,30 +43,70 @@ func (b *Broker) trim(now time.Time) error {
 		return err
 	}
 	b.logger.Info("log trimmed", "group", string(b.self), "seq", uint64(begin))
-	return b.trimIndexes(begin)
+	unread := b.unread(over)
+	if err := b.trimIndexes(begin); err != nil {
+		return err
+	}
+	b.tellPassed(over, unread)
+	return nil
+}
+
+// unread returns where the oldest message is that each subscription has not
+// settled, by queue.
+func (b *Broker) unread(over []subNeed) map[*queue.Index]uint64 {
+	at := map[*queue.Index]uint64{}
+	for _, sub := range over {
+		for _, n := range sub.queues {
+			at[n.index] = max(n.from, n.index.First())
+		}
+	}
+	return at
+}
+
+// tellPassed tells of subscriptions that held back more than they may, and how
+// many messages went before they were settled.
+func (b *Broker) tellPassed(over []subNeed, unread map[*queue.Index]uint64) {
+	for _, sub := range over {
+		var passed uint64
+		for _, n := range sub.queues {
+			if first := n.index.First(); first > max(unread[n.index], n.from) {
+				passed += first - max(unread[n.index], n.from)
+			}
+		}
+		if passed == 0 {
+			continue
+		}
+		b.metrics.passed(sub, passed)
+		b.logger.Error("messages went before a subscription had read them: it held back more log than it may",
+			"group", string(sub.key.group), "topic", string(sub.key.topic), "messages", passed, "bound", sub.budget)
+	}
 }
 
 // floor returns the lowest position that cursors, declared consumer groups or
-// snapshots need, and the cache subscriptions that were left out of account.
-func (b *Broker) floor() (record.Position, []subKey) {
+// snapshots need, and the subscriptions that were left out of account since they
+// hold back more than they may.
+func (b *Broker) floor() (record.Position, []subNeed) {
 	end := b.log.Committed()
 	floor, legs, subs := b.needs()
 	for _, n := range legs {
 		floor = min(floor, positionOf(n.index, n.from))
 	}
 	floor = b.relayFloor(floor, end)
-	var over []subKey
+	var over []subNeed
+	held := make(map[subKey]int64, len(subs))
 	for _, sub := range subs {
 		lowest := end
 		for _, n := range sub.queues {
 			lowest = min(lowest, positionOf(n.index, n.from))
 		}
-		if sub.budget > 0 && int64(end-lowest) > sub.budget {
-			over = append(over, sub.key)
+		held[sub.key] = int64(end - lowest)
+		if sub.budget > 0 && held[sub.key] > sub.budget {
+			over = append(over, sub)
 			continue
 		}
 		floor = min(floor, lowest)
 	}
+	b.held.Store(&held)
 	return floor, over
 }
 
@@ -85,6 +120,7 @@ type need struct {
 type subNeed struct {
 	key    subKey
 	budget int64 // log bytes that it may hold back; 0 = no bound
+	cache  bool
 	queues []need
 }
 
@@ -105,9 +141,12 @@ func (b *Broker) needs() (snapshots record.Position, legs []need, subs []subNeed
 		if !sub.declared {
 			continue
 		}
-		n := subNeed{key: key}
+		n := subNeed{key: key, cache: sub.cache}
 		if t := topo.FindTopic(key.topic); sub.cache && t != nil {
 			n.budget = t.Budget
+		}
+		if g := topo.FindConsumerGroup(key.group); g != nil && g.Hold > 0 {
+			n.budget = g.Hold
 		}
 		b.state.progress.Floors(key.group, key.topic, func(queue uint16, at uint64) {
 			if int(queue) < len(sub.topic.queues) {

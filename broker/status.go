@@ -53,6 +53,7 @@ type GroupStatus struct {
 	Lag      uint64 // messages that are not settled
 	InHands  int    // of these: with consumers, or waiting for a retry
 	Waiting  int    // receives that wait for messages
+	Held     int64  // log bytes that what is not settled holds back, as of the last look at retention; -1 = unknown
 }
 
 // OutgoingStatus is a destination of a flow that begins here, or lands here and
@@ -154,7 +155,12 @@ func (b *Broker) fillStatus(st *Status) []need {
 		if sub.key.group == replayGroup {
 			continue // marks of dead letters, and no consumers
 		}
-		gs := GroupStatus{Group: sub.key.group, Topic: sub.key.topic, Declared: sub.declared, Cache: sub.cache}
+		gs := GroupStatus{Group: sub.key.group, Topic: sub.key.topic, Declared: sub.declared, Cache: sub.cache, Held: -1}
+		if held := b.held.Load(); held != nil {
+			if n, ok := (*held)[sub.key]; ok {
+				gs.Held = n
+			}
+		}
 		for i, q := range sub.topic.queues {
 			gs.Lag += s.progress.Lag(sub.key.group, sub.key.topic, uint16(i), q.index.Next())
 		}

@@ -101,6 +101,9 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 
 func canonicalConsumers(g *ConsumerGroupInfo, line func(...any)) {
 	line("consumer-group", quote(g.Name), g.FIFO, g.MaxAttempts, g.Cache)
+	if g.Hold > 0 {
+		line("hold", g.Hold)
+	}
 	b := g.Backoff
 	line("retry", int64(b.Initial), int64(b.Max), strconv.FormatFloat(b.Multiplier, 'g', -1, 64))
 	for _, s := range b.Steps {

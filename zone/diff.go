@@ -211,6 +211,7 @@ func diffConsumers(d *differ, what string, a, b *ConsumerGroupInfo) {
 	d.value(what+": zones", names(a.Zones, zoneName), names(b.Zones, zoneName))
 	d.value(what+": fifo", fmt.Sprint(a.FIFO), fmt.Sprint(b.FIFO))
 	d.value(what+": max_attempts", fmt.Sprint(a.MaxAttempts), fmt.Sprint(b.MaxAttempts))
+	d.value(what+": hold", holdText(a.Hold), holdText(b.Hold))
 	d.value(what+": retry", a.Backoff.whole(), b.Backoff.whole())
 	d.value(what+": cache", fmt.Sprint(a.Cache), fmt.Sprint(b.Cache))
 }
@@ -271,4 +272,12 @@ func brokers(t *Topology) []*NodeInfo {
 		out = append(out, g.Nodes...)
 	}
 	return out
+}
+
+// holdText says how much a consumer group may hold back.
+func holdText(n int64) string {
+	if n == 0 {
+		return "no bound"
+	}
+	return formatSize(n)
 }

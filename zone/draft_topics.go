@@ -139,6 +139,7 @@ func (d *draft) readConsumers(v value) {
 		}},
 		{"fifo", false, func(v value) { d.boolean(v, "fifo", &info.FIFO) }},
 		{"max_attempts", false, func(v value) { integer(&d.reader, v, "max_attempts", 1, maxAttempts, &info.MaxAttempts) }},
+		{"hold", false, func(v value) { size(&d.reader, v, "hold", 1, maxBudget, &info.Hold) }},
 		{"retry", false, func(v value) { d.readBackoff(v, g) }},
 		{"cache", false, func(v value) {
 			g.cacheAt = v.at()

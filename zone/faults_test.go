@@ -111,6 +111,7 @@ var topicFaults = []faultCase{
 	{"unknown zone", "zones: [gz01, gz02]", "zones: [gz01, §gz03]", `no zone "gz03"`, "did you mean gz0", 0},
 	{"zones that miss a landing", "zones: [gz01, gz02]", "zones: §[gz02]", "can land in gz01, where the group does not consume", "add these zones", 0},
 	{"zones that residency forbids", "topics: [audit]", "topics: [audit]\n    zones: [gz01, §rz05]", "which the residency of all its topics forbids", "remove the zone", 0},
+	{"hold", "max_attempts: 16", "max_attempts: 16\n    hold: §lots", `"lots"`, "64KiB", 0},
 	{"attempts", "max_attempts: 16", "max_attempts: §0", `"0"`, "from 1 to 1000", 0},
 	{"retry with steps and curve", "{steps: [1s, 5s, 10s, 30s, 1m, 5m]}", "{max: 1m, steps: §[1s]}", "both steps and a curve", "either", 0},
 	{"retry that falls", "{initial: 1s, max: 10m, multiplier: 2}", "{initial: 1s, max: §100ms}", "at first 1s and at most 100ms", "not longer than max", 0},

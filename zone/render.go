@@ -216,6 +216,9 @@ func showConsumers(b *strings.Builder, t *Topology) {
 		if g.Cache {
 			notes, attempts, retry = append(notes, "cache"), "-", "-"
 		}
+		if g.Hold > 0 {
+			notes = append(notes, "holds "+formatSize(g.Hold))
+		}
 		rows = append(rows, []string{string(g.Name), listed(topics, 4), zones, attempts, retry, strings.Join(notes, ", ")})
 	}
 	if len(rows) > 1 {

@@ -151,7 +151,11 @@ type ConsumerGroupInfo struct {
 	FIFO        bool
 	MaxAttempts int // deliveries before the dead-letter topic; at least 1
 	Backoff     Backoff
-	Cache       bool // a cachesync subscription: read by Want, not by clients
+	// Hold is how many bytes of a broker's log messages that the group has not
+	// settled may hold back; beyond it the oldest of them may go unread, which is
+	// told. 0 = no bound: they are kept until the disk is full.
+	Hold  int64
+	Cache bool // a cachesync subscription: read by Want, not by clients
 }
 
 // Backoff is the retry policy of a consumer group: attempt n waits

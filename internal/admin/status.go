@@ -62,9 +62,10 @@ type Consumer struct {
 	Topic    string `json:"topic"`
 	Declared bool   `json:"declared"`
 	Cache    bool   `json:"cache,omitempty"`
-	Lag      uint64 `json:"lag"`       // messages that are not settled
-	InFlight int    `json:"in_flight"` // of these: with consumers, or waiting for a retry
-	Waiting  int    `json:"waiting"`   // receives that wait for messages
+	Lag      uint64 `json:"lag"`            // messages that are not settled
+	InFlight int    `json:"in_flight"`      // of these: with consumers, or waiting for a retry
+	Waiting  int    `json:"waiting"`        // receives that wait for messages
+	Held     *int64 `json:"held,omitempty"` // log bytes that it holds back; absent = not known
 }
 
 // Flow describes one leg of a flow at its origin.

@@ -33,7 +33,11 @@ func (n *brokerNode) Status() admin.Status {
 		}
 	}
 	for _, g := range b.Groups {
-		s.Consumers = append(s.Consumers, admin.Consumer{Group: string(g.Group), Topic: string(g.Topic),
+		var held *int64
+		if g.Held >= 0 {
+			held = &g.Held
+		}
+		s.Consumers = append(s.Consumers, admin.Consumer{Held: held, Group: string(g.Group), Topic: string(g.Topic),
 			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting})
 	}
 	s.Flows = n.flows(b)
