@@ -16,8 +16,9 @@ import (
 // ledger is what clients saw of a deployment, over its client ports only: what
 // they sent, each once, what was acknowledged, and where each message arrived.
 type ledger struct {
-	t  *testing.T
-	wg sync.WaitGroup
+	t          *testing.T
+	publishers sync.WaitGroup
+	consumers  sync.WaitGroup
 
 	mu       sync.Mutex
 	sent     map[string]*sent           // guarded by mu: by message id
@@ -74,7 +75,8 @@ func newLedger(t *testing.T) *ledger {
 	t.Cleanup(func() {
 		l.stop[0]()
 		l.stop[1]()
-		l.wg.Wait()
+		l.publishers.Wait()
+		l.consumers.Wait()
 	})
 	return l
 }
@@ -90,7 +92,7 @@ func (l *ledger) publish(name, endpoint string, pace time.Duration, next func(i 
 		l.t.Fatal(err)
 	}
 	ctx := l.contexts[0]
-	l.wg.Go(func() {
+	l.publishers.Go(func() {
 		var producer *rocketmqclient.Producer
 		for i := 0; ctx.Err() == nil; i++ {
 			hold(pace)
@@ -202,7 +204,7 @@ func (l *ledger) flood(endpoint string, n int, next func(i int) letter) (end fun
 // consume starts a consumer of a zone, which notes places and acknowledges.
 func (l *ledger) consume(zone, endpoint, group, topic string) {
 	ctx := l.contexts[1]
-	l.wg.Go(func() {
+	l.consumers.Go(func() {
 		for ctx.Err() == nil {
 			consumer, err := rocketmqclient.NewSimpleConsumer(ctx, rocketmqclient.Config{Endpoint: endpoint}, group, time.Second, rocketmqclient.Subscription{Topic: topic})
 			if err != nil {
@@ -310,8 +312,12 @@ func (l *ledger) arrived(m mark, but ...string) error {
 	return nil
 }
 
-// endPublishing stops the publishers; consumers go on.
-func (l *ledger) endPublishing() { l.stop[0]() }
+// endPublishing stops the publishers, each with the answer to its last send;
+// consumers go on.
+func (l *ledger) endPublishing() {
+	l.stop[0]()
+	l.publishers.Wait()
+}
 
 // verdict is every promise that what clients saw breaks: I1 for what was
 // acknowledged, I2 for all, I3 within streams.
