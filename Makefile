@@ -5,12 +5,12 @@ GOLANGCI_VERSION := v2.12.2
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz soak bench clean
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak bench clean
 
 build: ## the binary, into bin/
 	go build -o bin/mqrouter ./cmd/mqrouter
 
-test: needs lint generate-check unit e2e ## everything that a change must pass
+test: needs lint generate-check unit fuzz-short e2e ## everything that a change must pass
 
 unit: ## every package's tests, with the race detector, shuffled
 	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
@@ -46,6 +46,9 @@ generate-check: ## fails when the committed protobuf code is not current
 
 fuzz: ## every fuzz target for a minute each
 	deploy/test/fuzz.sh 60s
+
+fuzz-short: ## every fuzz target for a second; unit runs their corpus too
+	deploy/test/fuzz.sh 1s
 
 soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...

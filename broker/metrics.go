@@ -19,6 +19,7 @@ import (
 type metrics struct {
 	publishes, publishFailures                 metric.Int64Counter
 	deliveries, acks, dead, trimmed, damaged   metric.Int64Counter
+	broughtBack                                metric.Int64Counter
 	healed, refusedBudget                      metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
@@ -50,6 +51,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		deliveries:       counter("mqrouter.broker.deliveries", "messages handed to consumers"),
 		acks:             counter("mqrouter.broker.acks", "acknowledgements taken"),
 		dead:             counter("mqrouter.broker.dead_letters", "messages moved to a dead-letter topic for a consumer group"),
+		broughtBack:      counter("mqrouter.broker.dead_letters.replayed", "dead letters brought back"),
 		trimmed:          counter("mqrouter.broker.trimmed_unread", "messages that were trimmed before an undeclared group had read them"),
 		damaged:          counter("mqrouter.broker.unreadable", "tries to read a message that failed; each damaged message is tried every second while a group wants it"),
 		healed:           counter("mqrouter.broker.indexes.rebuilt", "lost or damaged indexes that were made anew from the log at the start"),
@@ -159,6 +161,7 @@ func (x *metrics) received(n int) {
 
 func (x *metrics) acked()              { x.acks.Add(context.Background(), 1) }
 func (x *metrics) deadLettered()       { x.dead.Add(context.Background(), 1) }
+func (x *metrics) replayed(n int)      { x.broughtBack.Add(context.Background(), int64(n)) }
 func (x *metrics) trimmedUnread()      { x.trimmed.Add(context.Background(), 1) }
 func (x *metrics) unreadable()         { x.damaged.Add(context.Background(), 1) }
 func (x *metrics) indexesHealed(n int) { x.healed.Add(context.Background(), int64(n)) }

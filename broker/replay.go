@@ -160,7 +160,7 @@ func (p *replay) prepare(d *DeadLetter, result *ReplayResult) {
 // flush appends what is prepared. It waits for the log even when the caller has
 // gone: whoever comes next must see the marks.
 func (p *replay) flush(ctx context.Context) error {
-	if len(p.entries) > 0 {
+	if n := len(p.entries); n > 0 {
 		if e, ok, err := p.b.forgetTrimmed(p.l); err != nil {
 			return err
 		} else if ok {
@@ -170,6 +170,7 @@ func (p *replay) flush(ctx context.Context) error {
 		if err := p.b.appendWait(context.WithoutCancel(ctx), o); err != nil {
 			return &Error{Op: "replay", Kind: kindOfLog(err), Topic: p.l.topic, Err: err}
 		}
+		p.b.metrics.replayed(n)
 		p.entries, p.bytes = nil, 0
 	}
 	p.durable = len(p.results)

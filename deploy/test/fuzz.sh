@@ -23,7 +23,7 @@ build() {
 run() {
 	local dir=$1 target=$2 log
 	log="$work/$(tr / - <<<"$dir").$target.log"
-	if (ulimit -v "$memory" && cd "$dir" && "$work/$(tr / - <<<"$dir").test" -test.run='^$' -test.fuzz="^$target\$" \
+	if ( (ulimit -v "$memory") 2>/dev/null && ulimit -v "$memory"; cd "$dir" && "$work/$(tr / - <<<"$dir").test" -test.run='^$' -test.fuzz="^$target\$" \
 		-test.fuzztime="$time" -test.parallel="$share" -test.fuzzcachedir="$cache/$dir") >"$log" 2>&1; then
 		echo "fuzz: $dir $target: $(grep -E '^fuzz: elapsed' "$log" | tail -1 | sed 's/^fuzz: elapsed: //')"
 	else
