@@ -158,10 +158,10 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // totals are the numbers of the head line.
 type totals struct {
-	ready, nodes  int
-	up, links     int
-	backlog, lag  uint64
-	settled, read rate // records settled, messages consumed
+	ready, nodes int
+	up, links    int
+	backlog, lag uint64
+	settled      rate // records
 }
 
 func (m *Model) totals() totals {
