@@ -7,8 +7,9 @@ import (
 )
 
 // HopLimit is how many city crossings and re-landings a record may see: a
-// broadcast over a relay city needs two, a move of its destination meanwhile
-// one more, and nothing honest needs more than that and one in reserve.
+// broadcast over a relay city needs two, and each of them two crossings while
+// its direct link is down and a third city passes it on. Nothing honest needs
+// more.
 const HopLimit = 4
 
 // Verdict is what a decider says of a crossing.

@@ -177,7 +177,7 @@ func (n *routerNode) Status() admin.Status {
 	}
 	for _, c := range t.Cities {
 		if c.Name != n.self.City.Name && !up[c.Name] && len(c.Routers) > 0 {
-			s.Reasons = append(s.Reasons, fmt.Sprintf("no link to %s is up", c.Name))
+			s.Reasons = append(s.Reasons, fmt.Sprintf("no link to %s is up%s", c.Name, roundabout(c.Name, r.Paths)))
 		}
 	}
 	s.Paths = pathsOf(r.Paths)
@@ -187,6 +187,16 @@ func (n *routerNode) Status() admin.Status {
 		s.Reasons = append(s.Reasons, "draining")
 	}
 	return s
+}
+
+// roundabout says how a city is reached that has no link; "" when it is not.
+func roundabout(city zone.City, paths []router.PathStatus) string {
+	for _, p := range paths {
+		if p.City == city && p.Via != "" {
+			return fmt.Sprintf("; sessions go via %s, where residency allows", p.Via)
+		}
+	}
+	return ""
 }
 
 func pathsOf(all []router.PathStatus) []admin.Path {
