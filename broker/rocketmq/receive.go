@@ -40,6 +40,7 @@ func (s *Server) ReceiveMessage(req *pb.ReceiveMessageRequest, stream grpc.Serve
 	if st == nil {
 		got, st = s.poll(ctx, r)
 	}
+	s.tellDenied(ctx, req.GetGroup(), req.GetMessageQueue().GetTopic(), st)
 	key := setKey{operation: opReceive, topic: string(r.Topic), group: string(r.Group), code: st.GetCode()}
 	defer func() { s.metrics.took(ctx, key, start) }()
 	if err := stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Status{Status: st}}); err != nil {

@@ -178,6 +178,7 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 		return nil, st
 	}
 	if st := consumable(t, z, sub, group); st != nil {
+		s.tellDenied(ctx, req.GetGroup(), req.GetTopic(), st)
 		return nil, st
 	}
 	var out []*pb.Assignment

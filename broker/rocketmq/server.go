@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/zone"
@@ -34,6 +35,7 @@ type Server struct {
 	grpc    *grpc.Server
 	polls   chan struct{} // one token for each waiting receive
 	resend  time.Duration
+	denied  loglimit.Limit // lines about consumers that are refused
 
 	stopping context.Context // ends when the server begins to stop: polls and streams end
 	stop     context.CancelFunc
@@ -47,7 +49,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls), resend: resendAfter}
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls), resend: resendAfter, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.metrics, err = newInstruments(o.Meter, s.clients.size); err != nil {
 		return nil, err
