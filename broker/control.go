@@ -39,6 +39,8 @@ func (e *BodyError) Error() string {
 //	TypeSeal             version u8 = 1 | flow
 //	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
 //	                     n, each range: distance from the end of the one before, length
+//	TypeCarried          version u8 = 1 | topic str, incarnation u64, offset uvarint, hash u32, given up ms u64 |
+//	                     record: length uvarint, bytes
 const (
 	topologyVersion = 1
 	topologyOnward  = 2 // with what is served onward; written only when there is something
@@ -46,6 +48,7 @@ const (
 	settleVersion   = 1
 	sealVersion     = 1
 	giveUpVersion   = 1
+	carriedVersion  = 1
 )
 
 const (

@@ -44,6 +44,14 @@ func goldenCause() *Cause {
 	}
 }
 
+func goldenGiveUp() *giveUp {
+	return &giveUp{leg: flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, kind: giveGap, ranges: []numberRange{{3, 3}, {5, 300}, {1 << 40, 1<<40 + 7}}}
+}
+
+func goldenCarried() carriedBody {
+	return carriedBody{topic: "%DLQ%g", incarnation: 128, offset: 300, hash: 0x01020304, dead: time.UnixMilli(1e12), record: []byte("record")}
+}
+
 func goldenDelta() *consumer.Delta {
 	return &consumer.Delta{Groups: []consumer.GroupDelta{{Group: "g", Topic: "orders",
 		Queues: []consumer.QueueDelta{{Queue: 1, Acked: []consumer.Range{{From: 3, To: 9}}}}}}}
@@ -67,6 +75,10 @@ var bodies = []struct {
 		func(b []byte) (any, error) { return parseSettleBody(b) }, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, 300}}},
 	{"seal", func() []byte { return appendSealBody(nil, goldenFlow()) },
 		func(b []byte) (any, error) { return parseSealBody(b) }, goldenFlow()},
+	{"give-up", func() []byte { return goldenGiveUp().append(nil) },
+		func(b []byte) (any, error) { return parseGiveUp(b) }, goldenGiveUp()},
+	{"carried", func() []byte { c := goldenCarried(); return c.append(nil) },
+		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarried()},
 	{"progress", func() []byte {
 		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, goldenDelta())
 	}, func(b []byte) (any, error) {

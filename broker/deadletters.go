@@ -82,6 +82,7 @@ type letters struct {
 	topic       zone.Topic
 	incarnation record.Position
 	index       *queue.Index
+	queue       *topicQueue
 	done        []consumer.Range // replayed, ascending, none touching another
 }
 
@@ -97,7 +98,7 @@ func (s *state) lettersOf(name zone.Topic) *letters {
 	if t == nil || !t.deadLetter || len(t.queues) == 0 {
 		return nil
 	}
-	l := &letters{topic: name, incarnation: t.first, index: t.queues[0].index}
+	l := &letters{topic: name, incarnation: t.first, index: t.queues[0].index, queue: t.queues[0]}
 	for _, q := range s.progress.State(replayGroup, name) {
 		if q.Queue != 0 {
 			continue
@@ -115,9 +116,13 @@ func (l *letters) extent(begin record.Position) (first, next uint64) {
 	next = l.index.Next()
 	i, _, err := l.index.Search(begin)
 	if err != nil {
-		return l.index.First(), next
+		i = l.index.First()
 	}
-	return min(max(i, l.index.First()), next), next
+	first = min(max(i, l.index.First()), next)
+	if carried := l.queue.carried.all(); len(carried) > 0 {
+		first = min(first, carried[0].offset)
+	}
+	return first, next
 }
 
 // replayed reports whether the letter at the offset is marked.
@@ -239,7 +244,7 @@ func (q *DeadLetterQuery) matches(d *DeadLetter) bool {
 
 // letter reads one dead letter; false when it was trimmed meanwhile.
 func (b *Broker) letter(l *letters, offset uint64) (DeadLetter, bool, error) {
-	e, err := l.index.Get(offset)
+	e, err := l.queue.get(offset)
 	var v record.View
 	if err == nil {
 		v, err = b.readRecord(e)

@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -78,6 +79,9 @@ func (b *Broker) FindMessage(ctx context.Context, id string) ([]Found, error) {
 			return nil
 		}
 		v, err := record.Parse(e.Record)
+		if err == nil && v.Type() == record.TypeCarried {
+			return b.findCarried(&found, &e, v.Body(), want)
+		}
 		if err != nil || !bytes.Equal(v.MessageID(), want) {
 			return err
 		}
@@ -191,6 +195,11 @@ func (b *Broker) describeQueue(f *Found) {
 			break
 		}
 	}
+	b.describeGroups(f, t)
+}
+
+// describeGroups tells what consumer groups did with a message in a queue.
+func (b *Broker) describeGroups(f *Found, t *topic) {
 	if !f.Queued {
 		return
 	}
@@ -212,4 +221,31 @@ func (b *Broker) describeQueue(f *Found) {
 		}
 		f.Groups = append(f.Groups, g)
 	}
+}
+
+// findCarried adds a dead letter that was appended again, unless its first copy
+// is still there.
+func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []byte) error {
+	c, err := parseCarried(body)
+	if err != nil {
+		return err
+	}
+	v, err := record.Parse(c.record)
+	if err != nil || !bytes.Equal(v.MessageID(), want) {
+		return err
+	}
+	if slices.ContainsFunc(*found, func(f Found) bool { return f.Queued && f.Topic == c.topic && f.Offset == c.offset }) {
+		return nil
+	}
+	inner := *e
+	inner.Record = c.record
+	f := b.describe(&inner, v)
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if t := b.state.topics[c.topic]; t != nil && t.first == c.incarnation {
+		f.Queued, f.Offset = true, c.offset
+		b.describeGroups(&f, t)
+	}
+	*found = append(*found, f)
+	return nil
 }

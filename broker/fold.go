@@ -55,6 +55,8 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{ok: true}, s.applySettle(v.Body())
 	case record.TypeSeal:
 		return placement{ok: true}, s.applySeal(v.Body())
+	case record.TypeCarried:
+		return placement{ok: true}, s.applyCarried(e, v.Body())
 	case record.TypeGiveUp:
 		return placement{ok: true}, s.applyGiveUp(v.Body())
 	case record.TypeLineageStart:

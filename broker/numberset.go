@@ -64,7 +64,7 @@ func (s *numberSet) add(n uint64) bool {
 
 // addRange puts a range in.
 func (s *numberSet) addRange(r numberRange) {
-	for n := r.first; n <= r.through; {
+	for n := max(r.first, s.full+1); n <= r.through; {
 		if n%chunkNumbers == 0 && r.through-n >= chunkNumbers-1 && s.chunks[n/chunkNumbers] == nil {
 			s.add(n)
 			c := s.chunks[n/chunkNumbers]

@@ -141,7 +141,7 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if int(q) >= len(t.queues) {
 		return consumer.Later
 	}
-	e, err := t.queues[q].index.Get(offset)
+	e, err := t.queues[q].get(offset)
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
@@ -202,5 +202,9 @@ func (b *Broker) readRecord(e queue.Entry) (record.View, error) {
 	if err != nil {
 		return record.View{}, err
 	}
-	return record.Parse(entry.Record)
+	v, err := record.Parse(entry.Record)
+	if err != nil {
+		return v, err
+	}
+	return unwrap(v)
 }

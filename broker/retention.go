@@ -29,11 +29,18 @@ func (b *Broker) trimLoop() {
 // needed, and then the index entries that point there.
 func (b *Broker) trim(now time.Time) error {
 	floor, over := b.floor()
-	horizon, err := b.horizon(now)
+	horizon, old, err := b.horizon(now)
 	if err != nil {
 		return err
 	}
 	floor = min(floor, horizon)
+	for _, n := range b.letterNeeds() {
+		lowest, err := b.carry(b.ctx, n, now, floor, old)
+		if err != nil {
+			return err
+		}
+		floor = min(floor, lowest)
+	}
 	if floor <= b.log.Begin() {
 		return nil
 	}
@@ -173,45 +180,59 @@ func positionOf(ix *queue.Index, i uint64) record.Position {
 }
 
 // horizon returns the position below which everything is older than it must be
-// kept: the retention of each topic that has anything here, and what an origin
-// keeps past the acknowledgement so that a destination can be rewound.
-func (b *Broker) horizon(now time.Time) (record.Position, error) {
-	var keep time.Duration
+// kept: the retention of each topic that has anything there, and what an origin
+// keeps past the acknowledgement so that a destination can be rewound. Dead
+// letters have their own: old is the position below which they are too old.
+func (b *Broker) horizon(now time.Time) (at, old record.Position, err error) {
+	times, err := b.log.SegmentTimes(b.ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	before := func(keep time.Duration) (at record.Position) {
+		for _, s := range times {
+			if s.Last.IsZero() || now.Sub(s.Last) < keep {
+				break
+			}
+			at = s.End
+		}
+		return at
+	}
+	type kept struct {
+		index *queue.Index
+		time  time.Duration
+	}
+	var list []kept
 	b.mu.RLock()
 	for _, t := range b.state.topics {
 		for _, q := range t.queues {
-			if q.index.First() == q.index.Next() {
-				continue
-			}
-			keep = max(keep, t.retention)
-			if t.deadLetter {
-				keep = max(keep, b.limits.DeadLetterRetention)
+			if !t.deadLetter {
+				list = append(list, kept{q.index, t.retention})
 			}
 		}
 	}
 	for _, f := range b.state.out {
-		if f.index.First() < f.index.Next() {
-			keep = max(keep, b.limits.FlowHorizon)
-		}
+		list = append(list, kept{f.index, b.limits.FlowHorizon})
 	}
 	for _, r := range b.state.relays {
-		if r.index.First() < r.index.Next() {
-			keep = max(keep, b.limits.FlowHorizon)
-		}
+		list = append(list, kept{r.index, b.limits.FlowHorizon})
 	}
 	b.mu.RUnlock()
-	times, err := b.log.SegmentTimes(b.ctx)
-	if err != nil {
-		return 0, err
-	}
-	var at record.Position
-	for _, s := range times {
-		if s.Last.IsZero() || now.Sub(s.Last) < keep {
-			break
+	at = before(0)
+	positions := map[time.Duration]record.Position{}
+	for _, k := range list {
+		p, ok := positions[k.time]
+		if !ok {
+			p = before(k.time)
+			positions[k.time] = p
 		}
-		at = s.End
+		// The first entry that is young enough is what this index needs.
+		i, _, err := k.index.Search(p)
+		if err != nil {
+			return 0, 0, err
+		}
+		at = min(at, positionOf(k.index, i))
 	}
-	return at, nil
+	return at, before(b.limits.DeadLetterRetention), nil
 }
 
 // trimIndexes drops index entries below the log's beginning. The fold stands
@@ -224,6 +245,7 @@ func (b *Broker) trimIndexes(begin record.Position) error {
 			if err := trimIndex(q.index, begin); err != nil {
 				return err
 			}
+			q.carried.dropBelow(begin)
 		}
 	}
 	for _, f := range b.state.out {

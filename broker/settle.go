@@ -176,7 +176,7 @@ func (b *Broker) deadCopy(h *hands, d consumer.Dead) (commitlog.Entry, error) {
 	b.mu.RLock()
 	q := h.topic.queues[d.Queue]
 	b.mu.RUnlock()
-	ie, err := q.index.Get(d.Offset)
+	ie, err := q.get(d.Offset)
 	if err != nil {
 		return commitlog.Entry{}, err
 	}

@@ -17,14 +17,15 @@ import (
 // The bytes of a snapshot. Integers marked u16, u32 and u64 are little endian,
 // the others unsigned varints; str, n and flow are as in control.go.
 //
-//	magic "MQSNAP\r\n" | version u16 = 2 | CRC32C of what follows u32 |
+//	magic "MQSNAP\r\n" | version u16 = 3 | CRC32C of what follows u32 |
 //	group str, incarnation u64, position, epoch, lineage u64, next index |
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
 //	n channels: name str, n legs: city str, group str |
 //	n zones: name str, owned u64 |
 //	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), channel str, want,
-//	          retention ms, n queues: index, next |
+//	          retention ms, n queues: index, next,
+//	          n carried: offset, given up ms u64, position, size, hash u32 |
 //	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache) |
 //	n flows out: flow, index, next, n marks: epoch, id u64, first, n topics: name str,
 //	          n legs: city str, group str, cursor, fingerprint, parked, n backlogs by label,
@@ -41,7 +42,7 @@ import (
 // equal bytes.
 const (
 	snapshotMagic   = "MQSNAP\r\n"
-	snapshotVersion = 2
+	snapshotVersion = 3
 	snapshotHead    = len(snapshotMagic) + 2 + 4
 )
 
@@ -135,6 +136,7 @@ func (s *state) encodeTopics(e *encoder) {
 		for _, q := range t.queues {
 			e.uint(q.id)
 			e.uint(q.index.Next())
+			e.carried(q.carried.all())
 		}
 	}
 	e.uint(uint64(len(s.subs)))
@@ -295,4 +297,15 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
 	}
 	return c, nil
+}
+
+func (e *encoder) carried(list []carriedLetter) {
+	e.uint(uint64(len(list)))
+	for _, l := range list {
+		e.uint(l.offset)
+		e.u64(uint64(l.dead.UnixMilli()))
+		e.uint(uint64(l.entry.Position))
+		e.uint(uint64(l.entry.Size))
+		e.u32(l.entry.Hash)
+	}
 }

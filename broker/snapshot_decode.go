@@ -60,6 +60,7 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 		for range d.count() {
 			q := &topicQueue{id: d.uint()}
 			c.add(q.id, d.uint(), &q.index)
+			d.carried(&q.carried)
 			t.queues = append(t.queues, q)
 		}
 		if t.want < 1 || t.want > len(t.queues) {
@@ -142,5 +143,17 @@ func (s *state) decodeIn(d *decoder) {
 			})
 		}
 		s.in[id] = f
+	}
+}
+
+func (d *decoder) carried(to *carriedList) {
+	for range d.count() {
+		l := carriedLetter{offset: d.uint(), dead: time.UnixMilli(int64(d.u64()))}
+		l.entry = queue.Entry{Position: record.Position(d.uint()), Size: uint32(d.uint()), Hash: d.u32()}
+		if n := len(to.list); n > 0 && to.list[n-1].offset >= l.offset {
+			d.bad = true
+			return
+		}
+		to.list = append(to.list, l)
 	}
 }

@@ -94,8 +94,9 @@ type topic struct {
 }
 
 type topicQueue struct {
-	id    uint64 // of the index
-	index *queue.Index
+	id      uint64 // of the index
+	index   *queue.Index
+	carried carriedList // of a dead-letter topic: letters that were appended again
 }
 
 type subKey struct {

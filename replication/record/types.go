@@ -36,6 +36,7 @@ const (
 	TypeDeadLetter                      // a message copied to a dead-letter topic; Cause says what it settles
 	TypeSeal                            // destination side: a flow is sealed
 	TypeGiveUp                          // origin side: numbers that a destination is not sent
+	TypeCarried                         // an old record again, so that the log behind it can go
 )
 
 // Flags qualify a record. The upper eight bits are required: a reader that
