@@ -39,7 +39,7 @@ const (
 // process keeps one node running as a process of its own until ctx ends. A node
 // that dies before it ever served is an error: its configuration does not work.
 func (d *deployment) process(ctx context.Context, n *zone.NodeInfo) error {
-	pause := d.o.Restart
+	var pause time.Duration
 	for first := true; ; first = false {
 		began := time.Now()
 		p, err := d.spawn(ctx, n)
@@ -59,17 +59,24 @@ func (d *deployment) process(ctx context.Context, n *zone.NodeInfo) error {
 			<-ctx.Done()
 			return nil
 		}
-		if time.Since(began) > steady {
-			pause = d.o.Restart
-		}
+		pause = nextPause(pause, d.o.Restart, time.Since(began))
 		d.say("%s (pid %d) %s; starting it again in %v", n.Name, p.pid, how, pause)
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, maxPause)
 	}
+}
+
+// nextPause is how long to wait before a node is started again that lived for
+// lived, after a pause of last (0: it is its first death): base, doubled up to
+// maxPause while deaths follow each other.
+func nextPause(last, base, lived time.Duration) time.Duration {
+	if last == 0 || lived > steady {
+		return base
+	}
+	return max(base, min(2*last, maxPause))
 }
 
 // args is the command line of a node. What it says wins over the environment.

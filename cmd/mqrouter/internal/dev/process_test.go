@@ -1,0 +1,38 @@
+package dev
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPausesDoubleWhileDeathsFollowEachOther(t *testing.T) {
+	const base = 2 * time.Second
+	for _, c := range []struct{ last, base, lived, want time.Duration }{
+		{0, base, 0, base},
+		{base, base, time.Second, 2 * base},
+		{16 * time.Second, base, steady, maxPause},
+		{maxPause, base, time.Second, maxPause},
+		{maxPause, base, steady + 1, base},
+		{2 * time.Minute, 2 * time.Minute, time.Second, 2 * time.Minute},
+	} {
+		if got := nextPause(c.last, c.base, c.lived); got != c.want {
+			t.Errorf("after %v, having lived for %v: %v, want %v", c.last, c.lived, got, c.want)
+		}
+	}
+}
+
+func TestLastWordsAreTheEndOfTheLog(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	if err := os.WriteFile(path, []byte(strings.Repeat("noise\n", 1000)+"one\ntwo\nmqrouter: no\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := tail(path); got != "one\ntwo\nmqrouter: no" {
+		t.Errorf("got %q", got)
+	}
+	if got := tail(path + ".missing"); !strings.Contains(got, "no such file") {
+		t.Errorf("got %q", got)
+	}
+}
