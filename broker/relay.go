@@ -320,10 +320,9 @@ func (r *relay) settle(key legKey, through uint64) error {
 	if l == nil || through <= l.cursor {
 		return nil
 	}
-	switch {
-	case through == r.settled:
+	if through == r.settled {
 		l.backlog = 0
-	default:
+	} else {
 		settled, err := r.bytesBetween(l.cursor, through)
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package gossip
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -69,7 +70,7 @@ func TestKeysRotateWithoutAGap(t *testing.T) {
 		if err := late.Abort(); err != nil {
 			t.Error(err)
 		}
-		if err := late.SetKeys(testKey(3), nil); err != ErrClosed {
+		if err := late.SetKeys(testKey(3), nil); !errors.Is(err, ErrClosed) {
 			t.Errorf("SetKeys after the end: %v", err)
 		}
 		closeAll(t, follows...)

@@ -19,8 +19,9 @@ import (
 
 const (
 	minInterval = 200 * time.Millisecond
-	// roundTimeout is how long a node may take to answer while others are shown.
-	roundTimeout = 3 * time.Second
+	// screenTimeout is how long a node may take to answer while a person looks at
+	// the others; elsewhere it is --timeout.
+	screenTimeout = 3 * time.Second
 )
 
 // watchFlags are those of status --watch.
@@ -49,7 +50,8 @@ type watcher struct {
 	flags watchFlags
 	model watch.Model
 	style watch.Style
-	tty   *os.File // nil: frames are printed one below the other
+	tty   *os.File      // nil: frames are printed one below the other
+	round time.Duration // how long a sample may take
 	shown int
 }
 
@@ -60,10 +62,10 @@ type sampled struct {
 }
 
 func (p *watchFlags) run(ctx context.Context, e *env, f *fleet) error {
-	w := &watcher{e: e, f: f, flags: *p}
+	w := &watcher{e: e, f: f, flags: *p, round: e.fleet.timeout}
 	w.model.Deployment, w.model.Epoch = f.topology.Deployment, f.topology.Epoch.String()
 	if out, ok := e.out.(*os.File); ok && e.format == "text" && term.IsTerminal(int(out.Fd())) {
-		w.tty = out
+		w.tty, w.round = out, min(screenTimeout, w.round)
 		w.style.Colour = os.Getenv("NO_COLOR") == ""
 	}
 	return w.run(ctx)
@@ -122,7 +124,7 @@ func (w *watcher) sample(ctx context.Context, out chan<- sampled) {
 	tick := time.NewTicker(w.flags.interval)
 	defer tick.Stop()
 	for {
-		round, cancel := context.WithTimeout(ctx, roundTimeout)
+		round, cancel := context.WithTimeout(ctx, w.round)
 		nodes := w.f.statuses(round)
 		cancel()
 		select {
