@@ -21,9 +21,14 @@ import (
 // errRan is returned by a second Run.
 var errRan = errors.New("rocketmq: the server has run already")
 
-// resendAfter is when Settings are sent once more: a Node client that was still
-// fetching a route has missed the first ones and would wait for ever.
-const resendAfter = time.Second
+// Settings are sent again after resendAfter, and then resends-1 times more, each
+// after twice the time, a minute in all: a Node client that is still fetching a
+// route misses what comes meanwhile, and would wait for ever. Routes take long when
+// its machine, or this one, is busy.
+const (
+	resendAfter = time.Second
+	resends     = 6
+)
 
 // Server is the front end. Its exported methods are safe for concurrent use.
 type Server struct {

@@ -14,7 +14,7 @@ import (
 )
 
 // Telemetry serves a client's stream: every Settings is answered with Settings and
-// status OK, and the first once more after a moment. This goroutine is the
+// status OK, and the last are repeated for a while after the first. This goroutine is the
 // stream's only writer; a second one reads, as reading cannot be interrupted.
 func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand]) error {
 	id, st := clientID(stream.Context())
@@ -33,7 +33,9 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 
 	var (
 		last  *pb.TelemetryCommand
-		again <-chan time.Time
+		again *time.Timer // nil until there is something to repeat
+		due   <-chan time.Time
+		wait  = s.resend
 	)
 	for {
 		select {
@@ -44,16 +46,18 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			}
 			s.clients.settings(id, sess, info)
 			if last == nil {
-				timer := time.NewTimer(s.resend)
-				defer timer.Stop()
-				again = timer.C
+				again = time.NewTimer(wait)
+				defer again.Stop()
+				due = again.C
 			}
 			last = &pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_Settings{Settings: reply}}
 			if err := stream.Send(last); err != nil {
 				return err
 			}
-		case <-again:
-			again = nil
+		case <-due:
+			if wait *= 2; wait < s.resend<<resends {
+				again.Reset(wait)
+			}
 			if err := stream.Send(last); err != nil {
 				return err
 			}
