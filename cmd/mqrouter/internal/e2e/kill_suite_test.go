@@ -154,7 +154,7 @@ func settle(t *testing.T, g *ground, l *ledger) {
 
 // landedOnce asks the brokers themselves about a few messages: one publishing,
 // and one landing in each home.
-func landedOnce(t *testing.T, g *ground, m mark) {
+func landedOnce(t *testing.T, g *ground, m *mark) {
 	t.Helper()
 	type sighting struct {
 		What string `json:"what"`

@@ -248,14 +248,15 @@ func (l *ledger) note(zone string, got []*rocketmqclient.Received) {
 // mark is a moment: what was acknowledged by then, and how far each publisher was.
 type mark struct {
 	acked  []*sent
+	wanted []*sent // of these, what had not arrived everywhere when last looked at
 	sends  []int
 	newest map[string]uint64 // acknowledged version of each cache key
 }
 
-func (l *ledger) mark() mark {
+func (l *ledger) mark() *mark {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	m := mark{newest: map[string]uint64{}}
+	m := &mark{newest: map[string]uint64{}}
 	for key, versions := range l.versions {
 		for v, acked := range versions {
 			if acked {
@@ -271,18 +272,19 @@ func (l *ledger) mark() mark {
 	for _, s := range l.streams {
 		m.sends = append(m.sends, s.acked)
 	}
+	m.wanted = slices.Clone(m.acked)
 	return m
 }
 
 // without leaves the messages of a stream out.
-func (m mark) without(stream string) mark {
-	m.acked = slices.DeleteFunc(m.acked, func(s *sent) bool { return s.stream == stream })
+func (m *mark) without(stream string) *mark {
+	m.wanted = slices.DeleteFunc(m.wanted, func(s *sent) bool { return s.stream == stream })
 	return m
 }
 
 // goesOn is nil when every publisher but those named has n more acknowledgements
 // than at the mark.
-func (l *ledger) goesOn(m mark, n int, but ...string) error {
+func (l *ledger) goesOn(m *mark, n int, but ...string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, s := range l.streams {
@@ -295,17 +297,23 @@ func (l *ledger) goesOn(m mark, n int, but ...string) error {
 
 // arrived is nil when what the mark knows as acknowledged has been received at
 // each of its homes but those named.
-func (l *ledger) arrived(m mark, but ...string) error {
+func (l *ledger) arrived(m *mark, but ...string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	missing := map[string]int{}
-	for _, s := range m.acked {
+	m.wanted = slices.DeleteFunc(m.wanted, func(s *sent) bool {
+		everywhere := true
 		for _, home := range s.homes {
-			if len(s.seen[home]) == 0 && !slices.Contains(but, home) {
+			if len(s.seen[home]) > 0 {
+				continue
+			}
+			everywhere = false
+			if !slices.Contains(but, home) {
 				missing[home]++
 			}
 		}
-	}
+		return everywhere
+	})
 	if len(missing) > 0 {
 		return fmt.Errorf("of %d acknowledged messages some are missing: %v", len(m.acked), missing)
 	}

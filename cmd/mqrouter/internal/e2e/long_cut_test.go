@@ -92,13 +92,13 @@ func wan(g *ground, n int, routers ...string) {
 func inShenzhen(zone string) bool { return zone == "rz05" || zone == "cz-sz" }
 
 // arrivedElsewhere is arrived for what neither comes from Shenzhen nor goes there.
-func (l *ledger) arrivedElsewhere(m mark) error {
-	m.acked = slices.DeleteFunc(m.acked, func(s *sent) bool { return inShenzhen(s.from) })
+func (l *ledger) arrivedElsewhere(m *mark) error {
+	m.wanted = slices.DeleteFunc(m.wanted, func(s *sent) bool { return inShenzhen(s.from) })
 	return l.arrived(m, "rz05", "cz-sz")
 }
 
 // waiting counts what the mark knows as acknowledged and a home has not received.
-func (l *ledger) waiting(m mark, home string) int {
+func (l *ledger) waiting(m *mark, home string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := 0
