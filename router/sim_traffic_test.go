@@ -168,7 +168,6 @@ type simLane struct {
 	mu       sync.Mutex
 	born     []time.Time     // of each number, from the first; guarded by mu
 	waits    []time.Duration // until it was settled; guarded by mu
-	lastAck  time.Time       // guarded by mu
 	refusals map[wire.Code]int
 	session  uint64 // of the present one; 0 = none
 	opens    int
@@ -298,7 +297,6 @@ func (l *simLane) note(settled uint64) {
 	for uint64(len(l.waits)) < settled {
 		l.waits = append(l.waits, time.Since(l.born[len(l.waits)]))
 	}
-	l.lastAck = time.Now()
 }
 
 // wait returns when the number exists: the highest one to send now, at most 32
@@ -366,13 +364,6 @@ func (l *simLane) worst(from int) time.Duration {
 		most = max(most, l.waits[i])
 	}
 	return most
-}
-
-// silence returns how long ago something was settled.
-func (l *simLane) silence() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return time.Since(l.lastAck)
 }
 
 // inflow is what the destination knows of the lane.

@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -350,7 +351,7 @@ func (b *bounded) Send(ctx context.Context, f wire.Frame) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	err := b.pipe.Send(ctx, f)
-	if err == context.DeadlineExceeded {
+	if errors.Is(err, context.DeadlineExceeded) {
 		_ = b.pipe.Close(wire.CodeSlowPeer)
 		return &wire.ClosedError{Code: wire.CodeSlowPeer, Local: true}
 	}

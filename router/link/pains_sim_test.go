@@ -118,12 +118,12 @@ func TestG3_OversizeFrameHarmsNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Close(wire.CodeOK) //nolint:errcheck // it has none
+		defer s.Close(wire.CodeOK)
 		other, err := a.Open("b", zone.ClassUrgent, 8)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer other.Close(wire.CodeOK) //nolint:errcheck // it has none
+		defer other.Close(wire.CodeOK)
 		for _, size := range []int{1<<20 + 1, wire.MaxPayload, wire.MaxPayload + 1} {
 			err := s.Send(context.Background(), frame(7, strings.Repeat("x", size)))
 			var fe *wire.FrameError

@@ -111,7 +111,7 @@ func TestW5_PathThatLosesLargePacketsIsRedialled(t *testing.T) {
 		if err != nil {
 			return false
 		}
-		defer s.Close(0) //nolint:errcheck // it has none
+		defer s.Close(0)
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
 		if err := s.Send(ctx, frame(number, string(bytes.Repeat([]byte("x"), 100_000)))); err != nil {
