@@ -23,9 +23,10 @@
 //
 // # Goroutines
 //
-// Open starts three, which Close joins: one expires deliveries and appends
+// Open starts four, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
-// snapshots, one trims. The log calls the fold on its own goroutine. Everything
+// snapshots, one trims, one does what topics declare for backlogs that have
+// reached their budgets. The log calls the fold on its own goroutine. Everything
 // else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
@@ -40,6 +41,11 @@
 //     the mark that it was.
 //   - Acknowledgements and cursors become durable a little later. A kill
 //     repeats what was not yet logged; Close logs it all.
+//   - What a destination is not sent (declared lost, or made needless by a newer
+//     change) is decided in the log first, told to the destination, and shown to
+//     readers of its landings. The cursor moves when the destination has settled it.
+//   - Retention passes no destination and no declared group in silence: what is
+//     given up for a bound is counted and logged.
 //   - Offsets of a queue are in log order. A broadcast topic has one order:
 //     that of its landings, in queue 0.
 //
