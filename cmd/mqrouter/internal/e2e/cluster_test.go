@@ -10,13 +10,14 @@ import (
 	"time"
 )
 
-// cluster is a deployment of two cities, each with two routers, an RZone and a
-// CZone, in which every node is a process of its own.
+// cluster is a deployment of two cities, each with two routers, an RZone, a CZone
+// and a cache, in which every node is a process of its own.
 type cluster struct {
 	t     *testing.T
 	dir   string
 	nodes map[string]*clusterNode
-	moved int // routers that were given new addresses
+	moved int                           // routers that were given new addresses
+	args  func(n *clusterNode) []string // more arguments of a node; nil: none
 }
 
 type clusterNode struct {
@@ -41,7 +42,7 @@ func (c *cluster) pki() string      { return filepath.Join(c.dir, "pki") }
 
 // draw returns the topology: users ending in 0-4 live in city a, 5-9 in b.
 func (c *cluster) draw() string {
-	ports := freePorts(c.t, 2*(2*5+2*4))
+	ports := freePorts(c.t, 2*(2*5+2*4+1))
 	next := func() string {
 		p := ports[0]
 		ports = ports[1:]
@@ -64,8 +65,12 @@ func (c *cluster) draw() string {
 			fmt.Fprintf(&b, "      - {name: %s, kind: %s, standby: none, groups: [{name: %s-g, nodes: [{name: %s, client: %s, peer: %s, gossip: %s, admin: %s}]}]}\n",
 				z, kind, z, n.name, n.client, next(), next(), n.admin)
 		}
+		n := &clusterNode{name: "cache-" + city, role: "cachesync", admin: next()}
+		c.nodes[n.name] = n
+		fmt.Fprintf(&b, "    caches: [{name: %s, admin: %s}]\n", n.name, n.admin)
 	}
-	b.WriteString("topics:\n  - {name: transfer, route: {shard: {property: userId}}}\nconsumer_groups:\n  - {name: credit, topics: [transfer]}\n")
+	b.WriteString("topics:\n  - {name: transfer, route: {shard: {property: userId}}}\n  - {name: member, route: {broadcast: city}}\n" +
+		"consumer_groups:\n  - {name: credit, topics: [transfer]}\n  - {name: watch, topics: [member]}\n  - {name: keep, topics: [member], cache: true}\n")
 	return strings.ReplaceAll(b.String(), "kind: CZone, standby: none,", "kind: CZone,")
 }
 
@@ -76,6 +81,12 @@ func (c *cluster) up(name string) {
 	args := []string{n.role, "--name", name, "--topology", c.topology(), "--pki", c.pki(), "--grace", "5s"}
 	if n.role == "broker" {
 		args = append(args, "--data-dir", filepath.Join(c.dir, "data", name))
+	}
+	if n.role == "cachesync" {
+		args = append(args, "--group", "keep")
+	}
+	if c.args != nil {
+		args = append(args, c.args(n)...)
 	}
 	n.running = start(c.t, name, nil, binary, args...)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -77,9 +78,19 @@ func newExporter(ctx context.Context, p *plan) (*otlptrace.Exporter, error) {
 	}
 	var opts []otlptracehttp.Option
 	if p.endpoint != "" {
-		opts = append(opts, otlptracehttp.WithEndpointURL(p.endpoint))
+		opts = append(opts, otlptracehttp.WithEndpointURL(tracesURL(p.endpoint)))
 	}
 	return otlptracehttp.New(ctx, opts...)
+}
+
+// tracesURL appends the path of traces to the URL of a collector, as the SDK does
+// with OTEL_EXPORTER_OTLP_ENDPOINT; a URL with a path of its own stays.
+func tracesURL(endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Path != "" && u.Path != "/" {
+		return endpoint
+	}
+	return u.JoinPath("v1", "traces").String()
 }
 
 // quiet keeps the SDK from writing to the standard error by itself. The handler

@@ -135,7 +135,7 @@ func TestCloseSendsWhatIsQueued(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body)
 		var req collector.ExportTraceServiceRequest
-		if err := proto.Unmarshal(b, &req); err != nil {
+		if err := proto.Unmarshal(b, &req); err != nil || r.URL.Path != "/v1/traces" {
 			w.WriteHeader(http.StatusBadRequest)
 			return
 		}
