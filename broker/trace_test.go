@@ -12,7 +12,9 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/tracing"
+	"github.com/mqrouter/mqrouter/replication/record"
 )
 
 // recorder returns a tracer whose ended spans can be read.
@@ -141,4 +143,40 @@ func TestParkedRecordsHaveFailedSpans(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestLandingsThatAreNotTracedCostNoMemory: a tracer that has nothing to do with
+// a landing allocates nothing for it.
+func TestLandingsThatAreNotTracedCostNoMemory(t *testing.T) {
+	s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+	own, ok := s.Sink().(*sink)
+	if !ok {
+		t.Fatal("the sink is another type")
+	}
+	measure := func(context string) float64 {
+		var records []*record.Record
+		for i := range 32 {
+			records = append(records, incoming(fmt.Sprint("m", i), func(r *record.Record) { r.TraceContext = context }))
+		}
+		l := landing(t, 1, records...)
+		return testing.AllocsPerRun(200, func() {
+			if entries, traced, err := own.judge(&l); err != nil || len(entries) != 32 || (traced != nil) != (context == sampledContext) {
+				t.Fatal(len(entries), traced, err)
+			}
+		})
+	}
+	off := measure("")
+	tracer, _ := recorder()
+	var err error
+	if s.Broker.tracer, err = tracing.New(tracer, nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, context := range map[string]string{"without a context": "", "not sampled": quietContext} {
+		if on := measure(context); on > off {
+			t.Errorf("%s: %v allocations, without a tracer %v", name, on, off)
+		}
+	}
+	if on := measure(sampledContext); on <= off {
+		t.Errorf("%v allocations of a traced landing: what is measured?", on)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/metadata"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 	"github.com/mqrouter/mqrouter/internal/tracing"
@@ -158,6 +159,36 @@ func TestSpansOfABatch(t *testing.T) {
 		sc, ok := tracing.Sampled(m.GetSystemProperties().GetTraceContext())
 		if client, _ := tracing.Parse(clientContext); !ok || sc.TraceID() != client.TraceID() {
 			t.Errorf("%s came with %q", m.GetSystemProperties().GetMessageId(), m.GetSystemProperties().GetTraceContext())
+		}
+	}
+}
+
+// TestWhatIsNotTracedCostsNoMemory: a tracer that has nothing to do with a
+// request allocates nothing for it.
+func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
+	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-mq-client-id", "p"))
+	quiet := strings.TrimSuffix(clientContext, "01") + "00"
+	measure := func(tracer trace.Tracer, context *string) float64 {
+		s := quick(t, 9)
+		var err error
+		if s.tracer, err = tracing.New(tracer, nil); err != nil {
+			t.Fatal(err)
+		}
+		req := request(32)
+		for _, m := range req.Messages {
+			m.SystemProperties.TraceContext = context
+		}
+		return testing.AllocsPerRun(200, func() {
+			if resp, err := s.SendMessage(ctx, req); err != nil || resp.GetStatus().GetCode() != pb.Code_OK {
+				t.Fatal(resp, err)
+			}
+		})
+	}
+	off := measure(nil, nil)
+	tracer := sdk.NewTracerProvider().Tracer("test")
+	for name, context := range map[string]*string{"without a context": nil, "not sampled": &quiet} {
+		if on := measure(tracer, context); on > off {
+			t.Errorf("%s: %v allocations, without a tracer %v", name, on, off)
 		}
 	}
 }
