@@ -23,8 +23,7 @@ type publishSpan struct {
 }
 
 // traceSend begins the spans of the messages that are traced and writes their
-// contexts into the messages. A context that is no traceparent is the client's
-// own: it is passed on, and no trace begins there.
+// contexts into the messages.
 func (s *Server) traceSend(ctx context.Context, msgs []broker.Message) []publishSpan {
 	var (
 		spans   []publishSpan
@@ -34,8 +33,8 @@ func (s *Server) traceSend(ctx context.Context, msgs []broker.Message) []publish
 	)
 	for i := range msgs {
 		m := &msgs[i]
-		parent, ok := tracing.Parse(m.TraceContext)
-		if !ok && m.TraceContext != "" || !s.opts.Sampler.Sample(parent) {
+		parent, ok := s.opts.Sampler.Decide(m.TraceContext)
+		if !ok {
 			continue
 		}
 		if len(spans) == tracing.MaxPerBatch {

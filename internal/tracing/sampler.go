@@ -75,6 +75,22 @@ func ParseShare(text string) (float64, error) {
 // Never reports that no message is traced, whatever the client says.
 func (s Sampler) Never() bool { return s.alone && s.bound == 0 }
 
+// Decide reads a client's traceparent, which may be empty, and decides. parent is
+// what the message's first span is under, not valid when it begins a trace. A text
+// that is no traceparent is the client's own: nothing begins there, so that it is
+// passed on to the byte. A message that is not traced costs no more than a look at
+// its flags.
+func (s Sampler) Decide(text string) (parent trace.SpanContext, traced bool) {
+	switch {
+	case text == "":
+		return parent, s.Sample(parent)
+	case !s.alone:
+		return Sampled(text)
+	}
+	parent, ok := Parse(text)
+	return parent, ok && s.Sample(parent)
+}
+
 // Sample decides. parent is the client's context, or not valid when there is
 // none. It does not allocate.
 func (s Sampler) Sample(parent trace.SpanContext) bool {

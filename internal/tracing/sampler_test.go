@@ -74,6 +74,28 @@ func TestRatioAgreesWithTheSDK(t *testing.T) {
 	}
 }
 
+func TestDecideReadsTheText(t *testing.T) {
+	quiet := example[:len(example)-1] + "0"
+	always, err := ParseSampler("always_on", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		s      Sampler
+		text   string
+		traced bool
+	}{
+		{Sampler{}, "", false}, {Sampler{}, example, true}, {Sampler{}, quiet, false}, {Sampler{}, "own", false},
+		{ParentBased(1), "", true}, {ParentBased(1), quiet, false}, {ParentBased(1), example + "x", false},
+		{always, quiet, true}, {always, "own", false}, {always, "", true},
+	} {
+		parent, traced := c.s.Decide(c.text)
+		if traced != c.traced || traced && parent.IsValid() != (c.text != "") {
+			t.Errorf("%+v decides %v under %v of %q, want %v", c.s, traced, parent, c.text, c.traced)
+		}
+	}
+}
+
 func TestShareOfNewTraces(t *testing.T) {
 	s := ParentBased(0.1)
 	n := 0
