@@ -24,9 +24,10 @@ const (
 
 // Limits of our own, where the protocol has none.
 const (
-	maxRequestBytes  = 16 << 20 // of one gRPC message: well above a body of maxBody, so that one too large is answered and not cut off
-	maxReceiveBytes  = 16 << 20 // bodies of one receive
-	maxBatch         = 1024     // messages of one SendMessage
+	maxRequestBytes  = 16 << 20            // of one gRPC message: well above a body of maxBody, so that one too large is answered and not cut off
+	leastRequests    = 4 * maxRequestBytes // of MaxRequests: below, a few large requests keep all others out
+	maxReceiveBytes  = 16 << 20            // bodies of one receive
+	maxBatch         = 1024                // messages of one SendMessage
 	maxAckEntries    = 1024
 	maxMessageID     = 128 // bytes; ids are 34 today, older ones shorter
 	maxClientID      = 255 // bytes

@@ -50,6 +50,8 @@ type sniffer struct {
 	pending map[net.Conn]*list.Element // guarded by mu: in their handshake; nil: given up
 	line    list.List                  // guarded by mu: those not given up, oldest first
 	closed  bool                       // guarded by mu
+	full    uint64                     // guarded by mu: connections refused over the limit
+	givenUp uint64                     // guarded by mu: handshakes ended for a newer one
 }
 
 // newSniffer takes over inner and starts accepting.
@@ -139,12 +141,14 @@ func (s *sniffer) enter(raw net.Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.open >= s.limit {
+		s.full++
 		return false
 	}
 	s.open++
 	if s.line.Len() >= maxHandshakes {
 		oldest := s.line.Remove(s.line.Front()).(net.Conn)
 		s.pending[oldest] = nil
+		s.givenUp++
 		_ = oldest.Close() // its goroutine sees that and uncounts it
 	}
 	s.pending[raw] = s.line.PushBack(raw)

@@ -33,6 +33,7 @@ type Options struct {
 	MaxConnections int           // 0 means 16,384
 	MaxPolls       int           // receives that wait at one time; 0 means 65,536
 	MaxStreams     int           // calls at one time on one connection; 0 means 4,096
+	MaxRequests    int           // bytes of requests that are arriving or not answered, over all connections; 0 means 256 MiB, at least 64 MiB
 
 	Logger *slog.Logger // nil discards
 	Meter  metric.Meter // nil measures nothing
@@ -61,7 +62,7 @@ func (o *Options) Validate() error {
 	if o.PlaintextOff && o.TLS == nil {
 		errs = append(errs, errNoTransport)
 	}
-	if min(o.MaxClients, o.MaxConnections, o.MaxPolls, o.MaxStreams) < 0 || min(o.Grace, o.MinInvisible, o.MaxPoll) < 0 {
+	if min(o.MaxClients, o.MaxConnections, o.MaxPolls, o.MaxStreams, o.MaxRequests) < 0 || min(o.Grace, o.MinInvisible, o.MaxPoll) < 0 {
 		errs = append(errs, errNegative)
 	}
 	return errors.Join(errs...)
@@ -85,6 +86,8 @@ func (o Options) withDefaults() Options {
 	orInt(&o.MaxConnections, 16384)
 	orInt(&o.MaxPolls, 65536)
 	orInt(&o.MaxStreams, 4096)
+	orInt(&o.MaxRequests, 256<<20)
+	o.MaxRequests = max(o.MaxRequests, leastRequests)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

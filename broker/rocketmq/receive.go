@@ -76,6 +76,7 @@ func (s *Server) poll(ctx context.Context, r broker.ReceiveRequest) ([]broker.De
 	select {
 	case s.polls <- struct{}{}:
 	default:
+		s.refused.Add(1)
 		return nil, refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("%d receives are waiting, which is the limit", cap(s.polls)))
 	}
 	defer func() { <-s.polls }()

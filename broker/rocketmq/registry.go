@@ -52,6 +52,7 @@ type registry struct {
 
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
+	full    uint64             // guarded by mu; clients that found no place
 }
 
 func newRegistry(limit int) *registry {
@@ -95,6 +96,7 @@ func (r *registry) add(id string, info clientInfo) *client {
 		return c
 	}
 	if len(r.clients) >= r.max {
+		r.full++
 		return nil
 	}
 	c := &client{}

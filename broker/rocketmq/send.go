@@ -39,12 +39,20 @@ func (b *sending) release() {
 
 // SendMessage stores the messages in one append. When one is malformed, none is
 // stored and the answer's status says why; a message that the store refuses is
-// refused alone, in its entry. The status text of a stored message's entry says
+// refused alone, in its entry; TOO_MANY_REQUESTS says that nothing was looked at.
+// The status text of a stored message's entry says
 // how far it got: "level=stored zone=Z" (durable where its consumers are),
 // "level=origin zone=Z" or "level=origin channel=C" (durable here, on its way), or
 // "level=accepted ..." (written, not yet durable, as the topic asks).
 func (s *Server) SendMessage(ctx context.Context, req *pb.SendMessageRequest) (*pb.SendMessageResponse, error) {
 	start := time.Now()
+	size := sizeOf(req.GetMessages())
+	if !s.memory.charge(size) {
+		st := s.memory.noRoom()
+		s.metrics.took(ctx, setKey{operation: opSend, code: st.GetCode()}, start)
+		return &pb.SendMessageResponse{Status: st}, nil
+	}
+	defer s.memory.release(size)
 	info, st := s.sendTopic(ctx, req.GetMessages())
 	if st != nil {
 		s.metrics.took(ctx, setKey{operation: opSend, code: st.GetCode()}, start)

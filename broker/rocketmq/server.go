@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
@@ -38,7 +40,10 @@ type Server struct {
 	metrics *instruments
 	tracer  *tracing.Tracer // nil = off
 	grpc    *grpc.Server
-	polls   chan struct{} // one token for each waiting receive
+	memory  *memory
+	polls   chan struct{}           // one token for each waiting receive
+	refused atomic.Uint64           // receives that found no token
+	sniff   atomic.Pointer[sniffer] // nil before Run
 	resend  time.Duration
 	denied  loglimit.Limit // lines about consumers that are refused
 
@@ -54,7 +59,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls), resend: resendAfter, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
+		memory: newMemory(int64(o.MaxRequests)), resend: resendAfter, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.metrics, err = newInstruments(o.Meter, s.clients.size); err != nil {
 		return nil, err
@@ -66,6 +72,8 @@ func New(o Options) (*Server, error) {
 	s.grpc = grpc.NewServer(
 		grpc.ForceServerCodecV2(pb.Codec),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.InTapHandle(s.memory.begin),
+		experimental.BufferPool(s.memory),
 		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
 		// C++ pings every 60 s and Java every 300 s, without calls too.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -74,7 +82,7 @@ func New(o Options) (*Server, error) {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.WaitForHandlers(true),
 	)
-	pb.RegisterMessagingServiceServer(s.grpc, s)
+	s.grpc.RegisterService(withSend(pb.MessagingService_ServiceDesc, s), s)
 	return s, nil
 }
 
@@ -90,6 +98,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 
 func (s *Server) run(ctx context.Context, l net.Listener) error {
 	sniff := newSniffer(l, &s.opts, s.metrics.refuse)
+	s.sniff.Store(sniff)
 	var wg sync.WaitGroup
 	served := make(chan error, 1)
 	wg.Go(func() { served <- s.grpc.Serve(sniff) })

@@ -36,6 +36,7 @@ var internalMay = map[string]map[string]string{
 	"internal/disk":           {},
 	"internal/house":          {},
 	"internal/loglimit":       {},
+	"internal/bounds":         {},
 	"internal/rocketmqpb":     {},
 	"internal/simnet":         {},
 	"internal/tracing":        {},

@@ -1,0 +1,255 @@
+package rocketmq
+
+import (
+	"container/list"
+	"context"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+	"weak"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/mqrouter/mqrouter/internal/bounds"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// memory bounds the bytes of requests that the server holds, over all
+// connections: what has arrived of requests that are not whole yet, and whole
+// sends until they are answered.
+//
+//   - A send that begins when three quarters are used, or that does not fit once
+//     it is whole, is answered with TOO_MANY_REQUESTS. Acknowledgements and
+//     receives go on: they make room.
+//   - Each send that is refused so ends the one that has been arriving for
+//     longest, if that is more than patience, with DEADLINE_EXCEEDED; and when
+//     what arrives passes the limit, each frame ends one. A client that falls
+//     silent in the middle of a request cannot keep the others out.
+//
+// So the limit is passed by at most a frame of 16 KiB for each of maxReceiving
+// sends. Clients send again after both.
+type memory struct {
+	limit int64         // bytes
+	soft  int64         // bytes; no send begins above
+	used  atomic.Int64  // bytes
+	full  atomic.Uint64 // sends refused or cut off
+
+	classes [frameClasses]sync.Pool // of *[]byte, by size
+
+	mu   sync.Mutex
+	out  map[weak.Pointer[[]byte]]int64 // guarded by mu: frames in use and their sizes
+	line list.List                      // guarded by mu: of *receiving, oldest first
+}
+
+// Sizes of frames as powers of two; gRPC takes none above 16 KiB and pools none
+// below 1 KiB. Larger buffers, for other uses, are not kept.
+const (
+	leastFrame   = 10
+	frameClasses = 5
+)
+
+// maxReceiving is how many sends may be arriving at one time: as many as
+// connections by default, each with one that waits for its processor.
+const maxReceiving = 1 << 14
+
+// patience is how long a send may take to arrive while others are refused.
+const patience = time.Second
+
+func newMemory(limit int64) *memory {
+	return &memory{limit: limit, soft: limit / 4 * 3, out: map[weak.Pointer[[]byte]]int64{}}
+}
+
+// Usage tells how full it is.
+func (m *memory) Usage() bounds.Usage {
+	return bounds.Usage{Name: "client.requests", Unit: "By", Depth: m.used.Load(), Limit: m.limit, Full: m.full.Load()}
+}
+
+// Get implements mem.BufferPool: a buffer for a frame that is about to be read.
+func (m *memory) Get(n int) *[]byte {
+	class := max(bits.Len(uint(max(n, 1)-1)), leastFrame) - leastFrame
+	var b *[]byte
+	size := int64(n)
+	if class < len(m.classes) {
+		size = 1 << (class + leastFrame)
+		b, _ = m.classes[class].Get().(*[]byte)
+	}
+	if b == nil {
+		fresh := make([]byte, size)
+		b = &fresh
+		// gRPC does not give back what is left of a call that ends early.
+		runtime.AddCleanup(b, m.lost, weak.Make(b))
+	}
+	*b = (*b)[:n]
+	m.mu.Lock()
+	m.out[weak.Make(b)] = size
+	over := m.used.Add(size) > m.limit
+	m.mu.Unlock()
+	if over {
+		m.cutOldest(0)
+	}
+	return b
+}
+
+// Put implements mem.BufferPool.
+func (m *memory) Put(b *[]byte) {
+	m.lost(weak.Make(b))
+	class := bits.Len(uint(cap(*b))) - 1 - leastFrame
+	if class >= 0 && class < len(m.classes) && cap(*b) == 1<<(class+leastFrame) {
+		m.classes[class].Put(b)
+	}
+}
+
+// lost forgets a buffer that is in use no more.
+func (m *memory) lost(key weak.Pointer[[]byte]) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.used.Add(-m.out[key])
+	delete(m.out, key)
+}
+
+// charge takes room for a whole send until release.
+func (m *memory) charge(n int64) bool {
+	if m.used.Add(n) > m.limit {
+		m.used.Add(-n)
+		m.full.Add(1)
+		return false
+	}
+	return true
+}
+
+func (m *memory) release(n int64) { m.used.Add(-n) }
+
+// receiving is the context of a send that is arriving.
+type receiving struct {
+	context.Context
+	cancel context.CancelFunc
+	since  time.Time
+	late   atomic.Bool   // it was cut off
+	place  *list.Element // guarded by memory.mu; nil: it is whole, or cut off
+}
+
+type receivingKey struct{}
+
+// Err implements context.Context. gRPC tells the client what it returns.
+func (r *receiving) Err() error {
+	err := r.Context.Err()
+	if err != nil && r.late.Load() {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// Value implements context.Context.
+func (r *receiving) Value(key any) any {
+	if key == (receivingKey{}) {
+		return r
+	}
+	return r.Context.Value(key)
+}
+
+// begin is called before a call is read. A send gets a context that memory can
+// end; serveSend, which gRPC calls next, takes it out of the line again.
+func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != pb.MessagingService_SendMessage_FullMethodName {
+		return ctx, nil
+	}
+	r := &receiving{since: time.Now()}
+	r.Context, r.cancel = context.WithCancel(ctx)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.line.Len() >= maxReceiving {
+		r.cancel()
+		m.full.Add(1)
+		return nil, status.Errorf(codes.Unavailable, "%d sends are arriving, which is the limit: try again", maxReceiving)
+	}
+	r.place = m.line.PushBack(r)
+	return r, nil
+}
+
+// whole takes a send that has arrived, or failed to, out of the line.
+func (m *memory) whole(r *receiving) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r.place != nil {
+		m.line.Remove(r.place)
+		r.place = nil
+	}
+}
+
+// cutOldest ends the send that has been arriving for longest, if that is at least
+// the age.
+func (m *memory) cutOldest(age time.Duration) {
+	m.mu.Lock()
+	e := m.line.Front()
+	if e == nil || time.Since(e.Value.(*receiving).since) < age {
+		m.mu.Unlock()
+		return
+	}
+	r := m.line.Remove(e).(*receiving)
+	r.place = nil
+	m.mu.Unlock()
+	m.full.Add(1)
+	r.late.Store(true)
+	r.cancel()
+}
+
+// overhead is what a message takes besides its body, about; bytes.
+const overhead = 1 << 10
+
+// sizeOf is what a whole send holds, about.
+func sizeOf(msgs []*pb.Message) int64 {
+	n := int64(0)
+	for _, m := range msgs {
+		n += int64(len(m.GetBody())) + overhead
+	}
+	return n
+}
+
+// noRoom is the answer to a send for which there is no room.
+func (m *memory) noRoom() *pb.Status {
+	return refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("the broker holds %d bytes of requests, the limit is %d: try again", m.used.Load(), m.limit))
+}
+
+// withSend returns the service with SendMessage served by serveSend: gRPC hands a
+// unary call over only once it was read.
+func withSend(desc grpc.ServiceDesc, s *Server) *grpc.ServiceDesc {
+	desc.Methods = slices.DeleteFunc(slices.Clone(desc.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == sendName })
+	desc.Streams = append(slices.Clone(desc.Streams), grpc.StreamDesc{StreamName: sendName, Handler: s.serveSend})
+	return &desc
+}
+
+const sendName = "SendMessage"
+
+// serveSend reads and answers a SendMessage.
+func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
+	ctx := stream.Context()
+	r, ok := ctx.Value(receivingKey{}).(*receiving)
+	if !ok {
+		return status.Error(codes.Internal, "the call did not pass the tap")
+	}
+	defer r.cancel()
+	if s.memory.used.Load() >= s.memory.soft {
+		s.memory.whole(r)
+		s.memory.full.Add(1)
+		s.memory.cutOldest(patience)
+		return stream.SendMsg(&pb.SendMessageResponse{Status: s.memory.noRoom()})
+	}
+	req := new(pb.SendMessageRequest)
+	err := stream.RecvMsg(req)
+	s.memory.whole(r)
+	if err != nil {
+		return err
+	}
+	resp, err := s.SendMessage(ctx, req)
+	if err != nil {
+		return err
+	}
+	return stream.SendMsg(resp)
+}

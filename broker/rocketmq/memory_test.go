@@ -1,0 +1,184 @@
+package rocketmq
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/mqrouter/mqrouter/broker"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// slowStore holds publishes until it is let go.
+type slowStore struct {
+	*memStore
+	entered chan struct{}
+	free    chan struct{}
+}
+
+func (s *slowStore) Publish(ctx context.Context, msgs []broker.Message, out []broker.PublishResult) error {
+	s.entered <- struct{}{}
+	<-s.free
+	return s.memStore.Publish(ctx, msgs, out)
+}
+
+func large(id string, size int) *pb.Message {
+	return msg("t", id, func(m *pb.Message) { m.Body = make([]byte, size) })
+}
+
+// TestSendsAboveTheMemoryAreAskedToComeAgain: whole sends that wait for the store
+// fill the memory; the next is refused with a status that clients repeat, receives
+// go on, and everything is given back.
+func TestSendsAboveTheMemoryAreAskedToComeAgain(t *testing.T) {
+	store := &slowStore{entered: make(chan struct{}, 100), free: make(chan struct{})}
+	b := start(t, func(o *Options) {
+		store.memStore = o.Store.(*memStore)
+		o.Store, o.MaxRequests = store, 1 // as few as there may be
+	})
+	free := sync.OnceFunc(func() { close(store.free) })
+	defer free() // else a failure waits for the calls
+	c := b.dial(t, nil)
+	const size = 4 << 20
+	waiting := make(chan *pb.SendMessageResponse, 100)
+	sent := 0
+	for ; b.memory.used.Load() < b.memory.soft; sent++ {
+		go func() {
+			resp, err := c.SendMessage(as(t, "producer"), &pb.SendMessageRequest{Messages: []*pb.Message{large(fmt.Sprint("m", sent), size)}})
+			if err != nil {
+				t.Error(err)
+			}
+			waiting <- resp
+		}()
+		<-store.entered
+	}
+	if sent < 10 || sent > leastRequests/size {
+		t.Fatalf("%d sends of 4 MiB found room in %d bytes", sent, b.memory.limit)
+	}
+	want(t, send(t, c, large("one too many", size)).GetStatus(), pb.Code_TOO_MANY_REQUESTS)
+	if b.memory.charge(b.memory.limit - b.memory.used.Load() + 1) {
+		t.Error("more was charged than there is room for")
+	}
+	if got := pull(t, c, simple("g", "t", 1)); got.status.GetCode() == pb.Code_TOO_MANY_REQUESTS {
+		t.Error("a receive was refused as well")
+	}
+	u := b.memory.Usage()
+	if u.Full == 0 || u.Depth < int64(sent)*size || u.Depth > u.Limit {
+		t.Errorf("usage %+v, want %d sends and a refusal", u, sent)
+	}
+	free()
+	for range sent {
+		want(t, (<-waiting).GetStatus(), pb.Code_OK)
+	}
+	go func() { <-store.entered }()
+	want(t, send(t, c, large("again", size)).GetStatus(), pb.Code_OK)
+	emptied(t, b)
+}
+
+// comeAgain reports whether a send was refused in one of the ways after which
+// clients send again.
+func comeAgain(resp *pb.SendMessageResponse, err error) bool {
+	return status.Code(err) == codes.DeadlineExceeded || err == nil && resp.GetStatus().GetCode() == pb.Code_TOO_MANY_REQUESTS
+}
+
+// emptied waits until nothing is held.
+func emptied(t *testing.T, b *bench) {
+	t.Helper()
+	for range 1000 {
+		if b.memory.used.Load() == 0 {
+			return
+		}
+		runtime.GC() // finds what gRPC does not give back
+		runtime.Gosched()
+	}
+	t.Errorf("%d bytes are held, want none", b.memory.used.Load())
+}
+
+// half begins sends on one connection of which it never sends the end, with size
+// bytes each, and returns the connection.
+func half(t *testing.T, addr string, sends, size int) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if _, err := conn.Write([]byte(http2.ClientPreface)); err != nil {
+		t.Fatal(err)
+	}
+	f := http2.NewFramer(conn, conn)
+	if err := f.WriteSettings(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { // the server's frames are of no interest, but must be taken
+		var sink [4096]byte
+		for {
+			if _, err := conn.Read(sink[:]); err != nil {
+				return
+			}
+		}
+	}()
+	var head bytes.Buffer
+	enc := hpack.NewEncoder(&head)
+	for i := range sends {
+		head.Reset()
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", pb.MessagingService_SendMessage_FullMethodName}, {":authority", addr},
+			{"content-type", "application/grpc"}, {"te", "trailers"}, {"x-mq-client-id", "slow-" + strconv.Itoa(i)}} {
+			if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		id := uint32(2*i + 1)
+		if err := f.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: head.Bytes(), EndHeaders: true}); err != nil {
+			return conn // cut off already
+		}
+		prefix := binary.BigEndian.AppendUint32([]byte{0}, maxRequestBytes)
+		data := append(prefix, make([]byte, size)...)
+		for len(data) > 0 {
+			n := min(len(data), 16<<10)
+			if err := f.WriteData(id, false, data[:n]); err != nil {
+				return conn
+			}
+			data = data[n:]
+		}
+	}
+	return conn
+}
+
+// TestHalfSentRequestsCannotFillTheMemory: clients that begin large requests and
+// fall silent hold no more than the limit; the oldest are cut off, and who sends
+// whole requests still gets through.
+func TestHalfSentRequestsCannotFillTheMemory(t *testing.T) {
+	b := start(t, func(o *Options) { o.MaxRequests = 1 })
+	const each = 60 << 10 // within a stream's first window
+	sends := 2 * int(b.memory.limit) / each
+	slow := half(t, b.addr, sends, each)
+	c := b.dial(t, nil)
+	most := int64(0)
+	for i := 0; ; i++ {
+		most = max(most, b.memory.used.Load())
+		resp, err := c.SendMessage(as(t, "producer"), &pb.SendMessageRequest{Messages: []*pb.Message{msg("t", fmt.Sprint("m", i), nil)}})
+		stored := err == nil && resp.GetStatus().GetCode() == pb.Code_OK
+		if !stored && !comeAgain(resp, err) {
+			t.Fatalf("%v, %v, want a send, or to be asked to come again", resp, err)
+		}
+		if b.memory.full.Load() > 0 && stored {
+			break
+		}
+	}
+	if limit := b.memory.limit + int64(sends)*16<<10; most > limit {
+		t.Errorf("%d bytes were held, want at most %d", most, limit)
+	}
+	slow.Close()
+	emptied(t, b)
+}
