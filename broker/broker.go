@@ -69,6 +69,7 @@ type Broker struct {
 	held  atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
 
 	publications sync.Pool // of *publication
+	flowsRefused atomic.Uint64
 
 	// mu guards the fold's state. The fold holds it while it applies what was
 	// committed, readers while they look something up; nobody waits for the

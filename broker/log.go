@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/internal/bounds"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
@@ -22,6 +23,7 @@ type groupLog interface {
 type logWriter interface {
 	Append(ctx context.Context, b *commitlog.Batch) error
 	Writable() error
+	Usage() bounds.Usage
 	Trim(before record.Position) (record.Position, error)
 }
 

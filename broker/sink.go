@@ -123,6 +123,7 @@ func (s *sink) room(l *flow.Landing) error {
 	f := s.state.in[l.Flow]
 	switch {
 	case f == nil && len(s.state.in) >= s.limits.MaxFlows:
+		s.flowsRefused.Add(1)
 		return &flow.HeldError{Code: wire.CodeTooMany, Err: errTooManyFlows}
 	case f != nil && f.waiting(l.OriginCursor) >= maxOutcomes:
 		return &flow.HeldError{Code: wire.CodeHeld, Err: errors.New("too many outcomes wait for the origin's cursor")}

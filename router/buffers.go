@@ -3,6 +3,7 @@ package router
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
 )
@@ -14,11 +15,14 @@ var bufferSizes = [...]int{16 << 10, 576 << 10}
 // buffers is the memory for frames on their way: bounded by a budget, reused.
 type buffers struct {
 	budget *semaphore.Weighted
+	limit  int64         // bytes
+	used   atomic.Int64  // bytes
+	waits  atomic.Uint64 // reservations that had to wait for room
 	pools  [len(bufferSizes)]sync.Pool
 }
 
 func newBuffers(bytes int64) *buffers {
-	b := &buffers{budget: semaphore.NewWeighted(bytes)}
+	b := &buffers{budget: semaphore.NewWeighted(bytes), limit: bytes}
 	for i, size := range bufferSizes {
 		b.pools[i].New = func() any {
 			p := make([]byte, size)
@@ -40,9 +44,13 @@ type held struct {
 // The caller owns memory of its own and must release h.
 func (b *buffers) reserve(ctx context.Context, n int, h *held) error {
 	h.release()
-	if err := b.budget.Acquire(ctx, int64(n)); err != nil {
-		return err
+	if !b.budget.TryAcquire(int64(n)) {
+		b.waits.Add(1)
+		if err := b.budget.Acquire(ctx, int64(n)); err != nil {
+			return err
+		}
 	}
+	b.used.Add(int64(n))
 	h.from, h.bytes = b, int64(n)
 	return nil
 }
@@ -74,6 +82,7 @@ func (h *held) release() {
 	if h.buf != nil {
 		h.from.pools[h.pool].Put(h.buf)
 	}
+	h.from.used.Add(-h.bytes)
 	h.from.budget.Release(h.bytes)
 	*h = held{}
 }

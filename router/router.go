@@ -37,6 +37,7 @@ type Router struct {
 	mu       sync.Mutex
 	sessions map[*session]struct{} // guarded by mu
 	places   int                   // guarded by mu; sessions and those about to be one
+	full     uint64                // guarded by mu; sessions refused since there were too many
 	empty    chan struct{}         // guarded by mu; closed when places falls to 0; nil = nobody waits
 	traffic  map[zone.City]*traffic
 	life     context.Context // guarded by mu; nil unless Run runs
@@ -159,6 +160,7 @@ func (r *Router) enter() *refusal {
 	case r.life == nil:
 		return refuse(wire.CodeShutdown, "router %s is not running", r.o.Node)
 	case r.places >= r.o.Limits.Sessions:
+		r.full++
 		return refuse(wire.CodeTooMany, "router %s has %d sessions", r.o.Node, r.places)
 	}
 	r.places++

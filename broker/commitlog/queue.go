@@ -20,6 +20,7 @@ type queue struct {
 	closed  bool          // guarded by mu
 	refusal error         // guarded by mu; why all but reserved batches are refused
 	stopped error         // guarded by mu; why every batch is refused for good
+	waits   uint64        // guarded by mu; pushes that found it full
 	room    chan struct{} // guarded by mu; closed when push should look again; nil when none waits
 }
 
@@ -43,7 +44,7 @@ func (q *queue) state(reserved bool) error {
 }
 
 func (q *queue) push(ctx context.Context, b *Batch) error {
-	for {
+	for first := true; ; first = false {
 		q.mu.Lock()
 		if err := q.state(b.Reserved); err != nil {
 			q.mu.Unlock()
@@ -55,6 +56,9 @@ func (q *queue) push(ctx context.Context, b *Batch) error {
 			q.mu.Unlock()
 			signal(q.wake)
 			return nil
+		}
+		if first {
+			q.waits++
 		}
 		if q.room == nil {
 			q.room = make(chan struct{})

@@ -82,6 +82,7 @@ type Pool struct {
 	targets map[Target]*state // guarded by mu
 	total   int               // guarded by mu; sessions open or being opened
 	closed  bool              // guarded by mu
+	full    uint64            // guarded by mu; sessions refused with ErrSessions
 }
 
 // state is what is known of a target. Its fields are guarded by the pool's mu.
@@ -162,6 +163,7 @@ func (p *Pool) begin(t Target) error {
 	case p.closed:
 		return ErrClosed
 	case p.total >= p.o.Sessions:
+		p.full++
 		return ErrSessions
 	case st != nil && st.err != nil && time.Now().Before(st.until):
 		return fmt.Errorf("%w: %w", ErrBackoff, st.err)

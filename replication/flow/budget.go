@@ -19,6 +19,7 @@ type budget struct {
 	used  int64     // guarded by mu
 	large int       // windows above least; guarded by mu
 	short time.Time // when a session was last turned away; zero = never. Guarded by mu
+	full  uint64    // sessions turned away; guarded by mu
 }
 
 func newBudget(l *Limits) *budget {
@@ -32,6 +33,7 @@ func (b *budget) open(now time.Time, need int64) (window int64, ok bool) {
 	window = max(b.least, need)
 	if b.used+window > b.total {
 		b.short = now
+		b.full++
 		return 0, false
 	}
 	b.used += window

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// cluster is a deployment of two cities, each with two routers, an RZone, a CZone
-// and a cache, in which every node is a process of its own.
+// cluster is a deployment of two cities, each with two routers, an RZone and a
+// CZone, in which every node is a process of its own.
 type cluster struct {
 	t     *testing.T
 	dir   string
@@ -26,9 +26,12 @@ type clusterNode struct {
 }
 
 // newCluster writes topology and certificates; nothing runs yet.
-func newCluster(t *testing.T) *cluster {
+func newCluster(t *testing.T) *cluster { return drawCluster(t, false) }
+
+// drawCluster is newCluster; with caches each city has a cache reader of a broadcast topic.
+func drawCluster(t *testing.T, caches bool) *cluster {
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*clusterNode{}}
-	if err := os.WriteFile(c.topology(), []byte(c.draw()), 0o644); err != nil {
+	if err := os.WriteFile(c.topology(), []byte(c.draw(caches)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	must(t, nil, "topology", "validate", c.topology())
@@ -41,7 +44,7 @@ func (c *cluster) topology() string { return filepath.Join(c.dir, "topology.yaml
 func (c *cluster) pki() string      { return filepath.Join(c.dir, "pki") }
 
 // draw returns the topology: users ending in 0-4 live in city a, 5-9 in b.
-func (c *cluster) draw() string {
+func (c *cluster) draw(caches bool) string {
 	ports := freePorts(c.t, 2*(2*5+2*4+1))
 	next := func() string {
 		p := ports[0]
@@ -65,12 +68,19 @@ func (c *cluster) draw() string {
 			fmt.Fprintf(&b, "      - {name: %s, kind: %s, standby: none, groups: [{name: %s-g, nodes: [{name: %s, client: %s, peer: %s, gossip: %s, admin: %s}]}]}\n",
 				z, kind, z, n.name, n.client, next(), next(), n.admin)
 		}
+		if !caches {
+			continue
+		}
 		n := &clusterNode{name: "cache-" + city, role: "cachesync", admin: next()}
 		c.nodes[n.name] = n
 		fmt.Fprintf(&b, "    caches: [{name: %s, admin: %s}]\n", n.name, n.admin)
 	}
-	b.WriteString("topics:\n  - {name: transfer, route: {shard: {property: userId}}}\n  - {name: member, route: {broadcast: city}}\n" +
-		"consumer_groups:\n  - {name: credit, topics: [transfer]}\n  - {name: watch, topics: [member]}\n  - {name: keep, topics: [member], cache: true}\n")
+	topics, groups := "topics:\n  - {name: transfer, route: {shard: {property: userId}}}\n", "consumer_groups:\n  - {name: credit, topics: [transfer]}\n"
+	if caches {
+		topics += "  - {name: member, route: {broadcast: city}}\n"
+		groups += "  - {name: watch, topics: [member]}\n  - {name: keep, topics: [member], cache: true}\n"
+	}
+	b.WriteString(topics + groups)
 	return strings.ReplaceAll(b.String(), "kind: CZone, standby: none,", "kind: CZone,")
 }
 

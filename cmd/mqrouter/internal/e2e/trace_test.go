@@ -149,7 +149,7 @@ func (c *cluster) receiveTraced(node, topic, group string) string {
 func TestOneTraceFromPublishToReceive(t *testing.T) {
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "200") // ms; the nodes inherit it
 	col := newCollector(t)
-	c := newCluster(t)
+	c := drawCluster(t, true)
 	c.args = func(n *clusterNode) []string {
 		if n.role == "router" {
 			return []string{"--trace-endpoint", col.http}
@@ -274,7 +274,7 @@ func TestNoCollectorChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := newCluster(t)
+	c := drawCluster(t, true)
 	c.args = func(*clusterNode) []string {
 		return []string{"--trace-endpoint", "http://" + l.Addr().String(), "--trace-ratio", "1"}
 	}

@@ -245,6 +245,7 @@ func (b *base) peerListener(o peer.Options, handle func(context.Context, *peer.S
 		return nil, err
 	}
 	b.watched.peers = append(b.watched.peers, watchedPeers{"in", l.Stats})
+	b.watched.queues.add(single(l.Usage))
 	b.onStop("peer listener", l.Close)
 	return l, nil
 }

@@ -61,6 +61,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	n.watched.queues.add(n.broker.Usage)
 	n.run(ctx, "broker", n.broker.Run)
 	if err := n.joinCity(n.broker.Topology); err != nil {
 		return err
@@ -167,6 +168,7 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 		return err
 	}
 	n.puller.Store(n.outbox)
+	n.watched.queues.add(single(n.inbox.Usage), single(n.outbox.Usage), single(n.egress.Usage))
 	n.onStop("loopback", loop.close)
 	n.run(ctx, "outbox", n.outbox.Run)
 	n.run(ctx, "pulls", n.inbox.Run)
@@ -226,6 +228,7 @@ func (n *brokerNode) startFrontEnd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	n.watched.queues.add(s.Usage)
 	n.broker.SetLiveness(s.Alive)
 	ln, err := n.listen(ctx, "client", n.self.Client)
 	if err != nil {

@@ -18,8 +18,9 @@ import (
 // watched is what a node's meters read besides its status. It is filled while
 // the node starts, before observe.
 type watched struct {
-	pools []watchedPool
-	peers []watchedPeers
+	pools  []watchedPool
+	peers  []watchedPeers
+	queues queues
 }
 
 type watchedPool struct {
@@ -70,7 +71,7 @@ type look struct {
 // gossip and in-city connections count.
 func (b *base) observe(n admin.Node, topology func() *zone.Topology) error {
 	m := &meterSet{meter: b.meter()}
-	parts := []func(*look){b.nodeMeters(m), b.certMeters(m), b.gossipMeters(m), b.peerMeters(m)}
+	parts := []func(*look){b.nodeMeters(m), b.certMeters(m), b.gossipMeters(m), b.peerMeters(m), b.queueMeters(m)}
 	switch b.self.Role {
 	case zone.RoleBroker:
 		parts = append(parts, logMeters(m), flowMeters(m))

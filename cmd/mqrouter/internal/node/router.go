@@ -117,6 +117,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	if err != nil {
 		return err
 	}
+	n.watched.queues.add(n.router.Usage)
 	n.run(ctx, "router", n.router.Run)
 	return nil
 }

@@ -1,0 +1,14 @@
+package broker
+
+import "github.com/mqrouter/mqrouter/internal/bounds"
+
+// Usage tells how full the broker's queues and caps are. It does not block.
+func (b *Broker) Usage() []bounds.Usage {
+	b.mu.RLock()
+	flows := len(b.state.in)
+	b.mu.RUnlock()
+	return []bounds.Usage{
+		b.log.Usage(),
+		{Name: "broker.flows", Unit: "flow", Depth: int64(flows), Limit: int64(b.limits.MaxFlows), Full: b.flowsRefused.Load()},
+	}
+}
