@@ -71,9 +71,11 @@ func (f *follower) step(ctx context.Context) error {
 		return err
 	}
 	b, used := f.batch()
-	spans := f.traceApply(f.pending[:used])
+	spans, began := f.traceApply(f.pending[:used]), time.Now()
 	err := f.apply(ctx, b)
-	spans.end(err)
+	kind := errorKind(err)
+	f.metrics.processed(ctx, used, time.Since(began), kind)
+	spans.end(kind, err)
 	var moved *MovedError
 	if errors.As(err, &moved) {
 		return nil // somebody else is ahead; the place says how far

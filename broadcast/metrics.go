@@ -4,11 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
+
+	"github.com/mqrouter/mqrouter/internal/tracing"
 )
 
 // metrics are the instruments of a Sync. Attributes: topic; result, kind and
@@ -18,6 +23,9 @@ type metrics struct {
 	topic                      attribute.KeyValue
 	done, gaps, back, failures metric.Int64Counter
 	delay                      metric.Float64Histogram
+	process                    messagingconv.ProcessDuration // the conventions' name for what an application does with messages
+	consumed                   messagingconv.ClientConsumedMessages
+	about                      []attribute.KeyValue // of the two
 	lag, mark, offset          metric.Int64ObservableGauge
 	registration               metric.Registration // only Run's goroutine
 }
@@ -50,6 +58,11 @@ func newMetrics(meter metric.Meter, s *Sync) (*metrics, error) {
 		metric.WithDescription("From the store at the origin, by its clock, to the cache, by this node's."),
 		metric.WithExplicitBucketBoundaries(.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60, 600))
 	errs = append(errs, err)
+	m.process, err = messagingconv.NewProcessDuration(meter)
+	errs = append(errs, err)
+	m.consumed, err = messagingconv.NewClientConsumedMessages(meter)
+	errs = append(errs, err)
+	m.about = []attribute.KeyValue{semconv.MessagingDestinationName(string(s.o.Topic)), semconv.MessagingConsumerGroupName(string(s.o.Subscription))}
 	if err := errors.Join(errs...); err != nil {
 		return nil, fmt.Errorf("broadcast: metrics: %w", err)
 	}
@@ -116,4 +129,15 @@ func (m *metrics) gap(ctx context.Context, g Gap) {
 func (m *metrics) regression(ctx context.Context) { m.back.Add(ctx, 1, metric.WithAttributes(m.topic)) }
 func (m *metrics) failure(ctx context.Context) {
 	m.failures.Add(ctx, 1, metric.WithAttributes(m.topic))
+}
+
+// processed counts the messages of a batch and the time that the cache took; kind
+// is the error's, empty when there is none.
+func (m *metrics) processed(ctx context.Context, n int, took time.Duration, kind string) {
+	about := m.about
+	if kind != "" {
+		about = append(slices.Clip(about), semconv.ErrorTypeKey.String(kind))
+	}
+	m.process.Record(ctx, took.Seconds(), string(tracing.Apply), messagingconv.SystemRocketMQ, about...)
+	m.consumed.Add(ctx, int64(n), string(tracing.Apply), messagingconv.SystemRocketMQ, about...)
 }

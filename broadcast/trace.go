@@ -54,22 +54,25 @@ func (f *follower) traceApply(batch []landing) applySpans {
 }
 
 // end ends the spans with what became of the batch.
-func (s applySpans) end(err error) {
-	kind := ""
-	var moved *MovedError
-	switch {
-	case err == nil:
-	case errors.As(err, &moved):
-		kind = "moved"
-	case errors.Is(err, context.Canceled):
-		kind = "canceled"
-	default:
-		kind = "failed"
-	}
+func (s applySpans) end(kind string, err error) {
 	for _, span := range s {
 		if kind != "" {
 			tracing.Fail(span, kind, err.Error())
 		}
 		span.End()
 	}
+}
+
+// errorKind is a short name of why a batch was not applied; empty when it was.
+func errorKind(err error) string {
+	var moved *MovedError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &moved):
+		return "moved"
+	case errors.Is(err, context.Canceled):
+		return "canceled"
+	}
+	return "failed"
 }

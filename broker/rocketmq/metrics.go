@@ -27,6 +27,7 @@ const (
 
 	attrSystem    = attribute.Key("messaging.system")
 	attrOperation = attribute.Key("messaging.operation.name")
+	attrType      = attribute.Key("messaging.operation.type")
 	attrTopic     = attribute.Key("messaging.destination.name")
 	attrGroup     = attribute.Key("messaging.consumer.group.name")
 	attrError     = attribute.Key("error.type")
@@ -43,6 +44,9 @@ const (
 	opNack    = "nack"
 	opDead    = "reject"
 )
+
+// operationTypes are the conventions' types of the operations.
+var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle"}
 
 // instruments are the front end's metrics. Attribute sets are made once for each
 // combination, since the send path runs for every message; combinations are
@@ -100,7 +104,7 @@ func (i *instruments) set(k setKey) *setOption {
 	if known, ok := i.sets.Load(k); ok {
 		return known.(*setOption)
 	}
-	attrs := []attribute.KeyValue{attrSystem.String("rocketmq"), attrOperation.String(k.operation)}
+	attrs := []attribute.KeyValue{attrSystem.String("rocketmq"), attrOperation.String(k.operation), attrType.String(operationTypes[k.operation])}
 	if k.topic != "" {
 		attrs = append(attrs, attrTopic.String(k.topic))
 	}
