@@ -4,7 +4,7 @@
 // It owns: the links (package link), the choice of path, the relay of frames,
 // and the connections to brokers on the far side. It keeps nothing on disk,
 // never decodes a payload other than that of Open (and the residency of a Batch
-// on a detour), acknowledges nothing, and never remembers a record: whoever
+// on a detour, and the trace context behind one), acknowledges nothing, and never remembers a record: whoever
 // loses a session opens it again, over another router if need be.
 //
 // # A session

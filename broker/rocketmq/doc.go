@@ -10,7 +10,19 @@
 //
 // Business errors are a Status in the answer under gRPC status OK; a gRPC error
 // would make clients treat the whole node as broken. Only the Telemetry stream is
-// refused by a gRPC error.
+// refused by a gRPC error, and a send for which there is no memory while it arrives.
+//
+// # Memory
+//
+// The bytes of requests, over all connections, are bounded (memory.go). Without
+// room a send is answered with TOO_MANY_REQUESTS; one that has been arriving for
+// too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
+//
+// # Traces
+//
+// A message that its client, or the Sampler, wants traced gets a publish span,
+// whose context the record carries, and each of its deliveries a receive span,
+// whose context the consumer gets (trace.go; package tracing has the whole).
 //
 // # What is refused
 //
