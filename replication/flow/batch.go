@@ -51,7 +51,7 @@ func cut(items []Item, limit int, old []zone.City) run {
 		}
 		r.raw += size
 		r.items = items[:i+1]
-		if err == nil {
+		if err == nil && len(v.TraceContext()) > 0 {
 			r.traced.add(it.Number, &v)
 		}
 	}
