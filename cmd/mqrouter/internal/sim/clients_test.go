@@ -78,6 +78,7 @@ type sending struct {
 	user   string // of transfer
 	to     string // of orders: a zone, or a city
 	change *broadcast.Change
+	all    bool // to every zone
 	size   int
 }
 
@@ -107,6 +108,11 @@ func (p *producer) publish(ctx context.Context, s sending) *published {
 		for _, c := range p.w.top.Cities {
 			pub.to = append(pub.to, c.CZone.Name)
 		}
+	case s.all:
+		for _, z := range p.w.top.Zones() {
+			pub.to = append(pub.to, z.Name)
+		}
+		pub.order = "channel"
 	case s.user != "":
 		m.Properties["user"] = s.user
 		shard, err := p.w.top.ShardOf(s.user)
@@ -237,9 +243,9 @@ func (c *consumer) lives() map[string]int64 {
 // consumers starts a consumer for each group in each zone where it consumes.
 func (w *world) consumers(ctx context.Context, careless float64) {
 	for _, z := range w.top.Zones() {
-		for _, name := range []zone.ConsumerGroup{"transfer-credit", "orders-pack", "notes-read", "member-watch"} {
+		for _, name := range []zone.ConsumerGroup{"transfer-credit", "orders-pack", "notes-read", "member-watch", "rules-watch"} {
 			g := w.top.FindConsumerGroup(name)
-			if !w.top.ConsumedIn(g, z) {
+			if g == nil || !w.top.ConsumedIn(g, z) {
 				continue
 			}
 			c := &consumer{w: w, zone: z, group: string(name), topic: string(g.Topics[0].Name), name: string(name) + "@" + string(z.Name), wait: 5 * time.Second}

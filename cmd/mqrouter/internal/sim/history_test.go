@@ -102,7 +102,7 @@ func newHistory(w *world) *history {
 	return &history{
 		w: w, byID: map[string]*published{}, first: map[arrival]time.Duration{}, landed: map[landing]place{},
 		places: map[placeIn]string{}, versions: map[string]uint64{}, seen: map[seenKey]seenVersion{}, keys: []string{"m1", "m2", "m3", "m4", "m5", "m6"}, levels: map[string]int{},
-		groups: map[string]string{"transfer": "transfer-credit", "orders": "orders-pack", "notes": "notes-read", "member": "member-watch"},
+		groups: map[string]string{"transfer": "transfer-credit", "orders": "orders-pack", "notes": "notes-read", "member": "member-watch", "rules": "rules-watch"},
 	}
 }
 
@@ -135,6 +135,8 @@ func (h *history) end(p *published, text string, err error) {
 	switch {
 	case p.change != nil:
 		want = "level=origin channel=member"
+	case len(p.to) > 1:
+		want = "level=origin channel=" + p.topic
 	case p.to[0] == p.from && p.topic != "transfer":
 		want = fmt.Sprintf("level=stored zone=%s", p.from)
 	case p.to[0] == p.from:

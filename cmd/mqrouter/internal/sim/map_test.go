@@ -21,6 +21,7 @@ type cityPlan struct {
 	zones  []zonePlan // RZones; each city has a CZone and two routers besides
 	cache  bool
 	shards string
+	via    string // the city from whose landings it is served
 }
 
 type zonePlan struct {
@@ -98,7 +99,11 @@ func (p *plan) text(epoch int) []byte {
 func (p *plan) city(b *strings.Builder, i int, c *cityPlan) {
 	n := 0
 	next := func() string { n++; return fmt.Sprintf("10.%d.0.%d", i+1, n) }
-	fmt.Fprintf(b, "  - name: %s\n    routers:\n", c.name)
+	fmt.Fprintf(b, "  - name: %s\n", c.name)
+	if c.via != "" {
+		fmt.Fprintf(b, "    broadcasts_via: %s\n", c.via)
+	}
+	b.WriteString("    routers:\n")
 	for r := range 2 {
 		ip := next()
 		fmt.Fprintf(b, "      - {name: rt-%s-%d, quic: \"%s:%d\", peer: \"%s:%d\", gossip: \"%s:%d\", wan: \"%s:%d\"}\n",

@@ -43,6 +43,9 @@ type world struct {
 	clients map[zone.Zone]*simnet.Host
 	wg      sync.WaitGroup // everything that runs
 	limits  broker.Limits
+
+	wanMu sync.Mutex
+	wan   map[[2]zone.City]int // bytes that arrived between routers of two cities; guarded by wanMu
 }
 
 // machine is a node with its disk. It is used by the world's own goroutine,
@@ -275,4 +278,29 @@ func verbose() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-func tracer(*world) func(simnet.Event) { return nil }
+// tracer counts what arrives between the routers of two cities.
+func tracer(w *world) func(simnet.Event) {
+	w.wan = map[[2]zone.City]int{}
+	return func(e simnet.Event) {
+		if e.Kind != simnet.Packet {
+			return
+		}
+		from, to := w.top.FindNode(zone.Node(e.From)), w.top.FindNode(zone.Node(e.To))
+		if from == nil || to == nil || from.City == to.City {
+			return
+		}
+		w.wanMu.Lock()
+		w.wan[[2]zone.City{from.City.Name, to.City.Name}] += e.Size
+		w.wanMu.Unlock()
+	}
+}
+
+// crossed returns the bytes that have arrived from a city at another, and counts
+// anew.
+func (w *world) crossed() map[[2]zone.City]int {
+	w.wanMu.Lock()
+	defer w.wanMu.Unlock()
+	n := w.wan
+	w.wan = map[[2]zone.City]int{}
+	return n
+}
