@@ -168,6 +168,8 @@ func (p *producer) traffic(ctx context.Context, pause time.Duration) {
 				s.topic, s.to = "orders", zones[rng.IntN(len(zones))]
 			case k < 7:
 				s.topic = "notes"
+			case k < 8 && p.w.top.FindTopic("rules") != nil:
+				s.topic, s.all = "rules", true
 			default:
 				s.topic, s.change = "member", p.w.hist.change(rng)
 			}

@@ -12,10 +12,16 @@ import (
 // landed, with a topic that goes to every zone.
 func relayed() plan {
 	p := oneZoneEach()
-	p.cities[2].via = "west"
-	p.topics = []string{"{name: rules, budget: 64MiB, class: urgent, route: {broadcast: zone}}"}
-	p.groups = []string{"{name: rules-watch, topics: [rules], max_attempts: 1000, retry: {steps: [1s]}}"}
+	p.relay()
 	return p
+}
+
+// relay has the third city take broadcasts from what the second has landed, and
+// adds a topic that goes to every zone.
+func (p *plan) relay() {
+	p.cities[2].via = p.cities[1].name
+	p.topics = append(p.topics, "{name: rules, budget: 64MiB, class: urgent, route: {broadcast: zone}}")
+	p.groups = append(p.groups, "{name: rules-watch, topics: [rules], max_attempts: 1000, retry: {steps: [1s]}}")
 }
 
 // D6 and P5: cities with two routers each and all links between them. A broadcast

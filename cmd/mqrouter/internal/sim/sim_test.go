@@ -129,7 +129,11 @@ func TestWorldKeepsItsPromises(t *testing.T) {
 const healed = 25 * time.Second
 
 func simulate(t *testing.T, seed uint64) {
-	bubble(t, seed, threeCities(), func(t *testing.T, w *world) {
+	p := threeCities()
+	if seed%3 == 1 {
+		p.relay()
+	}
+	bubble(t, seed, p, func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(w.ctx)
 		w.consumers(w.ctx, 0.05)
 		w.readCaches(w.ctx)
