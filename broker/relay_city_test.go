@@ -323,3 +323,66 @@ func citiesUnderFaults(t *testing.T, seed uint64) {
 		wantSlots(t, s.station)
 	}
 }
+
+// P5: all cities have links to all others, and a consumer in one of them publishes
+// again what it receives, under the same message id. Each city stores each of the two
+// once: the second is a message of its own, with a way and hops of its own.
+func TestP5_RepublishedBroadcastIsAMessageOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, fourCities(t), testLimits(), append([]zone.Node{"rzb-1", "rzd-1"}, fourNodes...)...)
+		defer w.close()
+		from, again := w.sites["rza-g"], w.sites["rzd-g"]
+		ids := from.stream("rza", 50, 10*time.Millisecond)
+		w.settled()
+		for id := range w.sites["czd-g"].drain("watch", "rules") {
+			again.publish(again.message("rules", id))
+		}
+		w.settled()
+		for _, g := range []zone.Group{"cza-g", "czb-g", "czc-g", "czd-g"} {
+			copies := map[string]int{}
+			for _, id := range w.sites[g].landedIDs("rules") {
+				copies[id]++
+			}
+			for _, id := range ids {
+				if copies[id] != 2 {
+					t.Fatalf("%s has %d copies of %s, want the message and the one published again", g, copies[id], id)
+				}
+			}
+			found, err := w.sites[g].FindMessage(t.Context(), ids[7])
+			if err != nil || len(found) != 2 {
+				t.Fatalf("%s: %+v, %v", g, found, err)
+			}
+			for _, f := range found {
+				if len(f.Path) > 2 || f.Path[0] != "a" && f.Original.Group == "rza-g" || f.Path[0] != "d" && f.Original.Group == "rzd-g" {
+					t.Errorf("%s: of %s over %v", g, f.Original.Group, f.Path)
+				}
+			}
+		}
+		time.Sleep(time.Minute) // nothing goes round
+		for _, g := range []zone.Group{"cza-g", "czb-g", "czc-g", "czd-g"} {
+			if n := len(w.sites[g].landedIDs("rules")); n != 100 {
+				t.Errorf("%s has %d", g, n)
+			}
+		}
+	})
+}
+
+// TestI7_RecordsPassNoCityThatTheyMayNotEnter: the declared relay city is one that
+// the residency excludes; the child is served by a city that has the records.
+func TestI7_RecordsPassNoCityThatTheyMayNotEnter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, fourCities(t, "route: {broadcast: city}", "residency: [a, c, d], route: {broadcast: city}"), testLimits(), fourNodes...)
+		defer w.close()
+		from := w.sites["rza-g"]
+		ids := from.stream("rza", 100, 10*time.Millisecond)
+		w.settled()
+		for _, g := range []zone.Group{"cza-g", "czc-g", "czd-g"} {
+			wantEach(t, string(g), w.sites[g].landedIDs("rules"), ids)
+		}
+		for link, n := range w.links.crossed() {
+			if (link.from == "b" || link.to == "b") && n > 0 {
+				t.Errorf("%d records crossed from %s to %s", n, link.from, link.to)
+			}
+		}
+	})
+}

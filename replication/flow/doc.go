@@ -23,6 +23,25 @@
 // is no disagreement then: the cursor follows when the source gets there. A change
 // of the lineages under it ends the session, and the next one tells them anew.
 //
+// # Relay by landing
+//
+// A destination may be told (PullOptions) to take a channel's flow from another
+// city that has landed it. It opens a stream to that holder and asks (OpenPull);
+// from the holder's Open on, the holder is the sender and who asked the receiver.
+//
+//	origin ------ Open (owner) --> child       no credit: "relayed"; Acks name what
+//	        <----- Accept, Ack ---             the child has settled from anybody
+//	holder <----- Open (pull) ---- child
+//	        ------ Open (holder) ->            then an ordinary session
+//
+// One session of a flow may land at a time. A holder's takes the place of the
+// origin's, which is asked to open again and waits without credit; when no holder
+// serves, the waiting session is asked to open again and gets credit. supply and
+// lagging decide whose turn it is: the declared holder, the others, the origin;
+// back to the declared one after a rest that grows with each failure. A holder
+// serves nothing that it settled without landing it, that has passed too many
+// cities, or that may not pass all that the child named.
+//
 // # Promises
 //
 //   - A number counts as settled at the origin only after an Ack, and an Ack
@@ -50,5 +69,7 @@
 // Outbox.Run starts one goroutine a leg (lane) that has something to send, and
 // one more for each open session (reading its stream). Inbox.Serve runs on its
 // caller's goroutine and starts two (reading, writing). All are joined before
-// Run and Serve return. Callbacks of Sink.Land never block.
+// Run and Serve return. Outbox.ServePull is a lane on its caller's goroutine.
+// Inbox.Run starts one goroutine for each flow that is pulled, and that one a
+// session. Callbacks of Sink.Land never block.
 package flow

@@ -42,7 +42,7 @@
 // # Sessions
 //
 //	opener                                   answerer
-//	Open      -->                       <--  Accept | Refuse
+//	Open      -->                       <--  Accept | Refuse | Open (in answer to OpenPull, the sides change)
 //	Batch, Skip, Gap, Seal, Probe  -->  <--  Ack, Sealed, ProbeReply, Drain
 //	Want      -->                       <--  Found | Refuse
 //	Applied   -->                       <--  Landed, Gap

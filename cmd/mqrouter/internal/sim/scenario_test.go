@@ -313,7 +313,13 @@ func TestS9_RestartedDestinationHaltsNobodyElse(t *testing.T) {
 // K1: a cache whose city was cut off replays every change that it missed, in
 // order, and serves nothing stale afterwards.
 func TestK1_CutCityCatchesUpWithEveryChange(t *testing.T) {
-	bubble(t, 1, oneZoneEach(), func(t *testing.T, w *world) {
+	for name, p := range map[string]plan{"from the origin": oneZoneEach(), "from what another city has landed": relayed()} {
+		t.Run(name, func(t *testing.T) { cutCityCatchesUp(t, p) })
+	}
+}
+
+func cutCityCatchesUp(t *testing.T, p plan) {
+	bubble(t, 1, p, func(t *testing.T, w *world) {
 		w.hist.keys = nil
 		for i := range 200 {
 			w.hist.keys = append(w.hist.keys, fmt.Sprintf("member:%d", i))
