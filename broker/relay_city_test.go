@@ -367,9 +367,9 @@ func TestP5_RepublishedBroadcastIsAMessageOfItsOwn(t *testing.T) {
 	})
 }
 
-// TestI7_RecordsPassNoCityThatTheyMayNotEnter: the declared relay city is one that
+// TestRecordsPassNoCityThatTheyMayNotEnter is I7: the declared relay city is one that
 // the residency excludes; the child is served by a city that has the records.
-func TestI7_RecordsPassNoCityThatTheyMayNotEnter(t *testing.T) {
+func TestRecordsPassNoCityThatTheyMayNotEnter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, fourCities(t, "route: {broadcast: city}", "residency: [a, c, d], route: {broadcast: city}"), testLimits(), fourNodes...)
 		defer w.close()
