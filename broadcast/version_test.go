@@ -44,7 +44,9 @@ func TestRankOrdersVersionThenDeleteThenValue(t *testing.T) {
 	}
 }
 
-func TestFence(t *testing.T) {
+// Whatever way a change takes, over a relay or straight, and whenever it comes: one
+// that is older than what the cache has, a delete included, changes nothing.
+func TestO3_FenceRefusesWhatIsOlder(t *testing.T) {
 	now := time.UnixMilli(1_000_000_000)
 	rank := func(op Op, v uint64) Rank { return (&Change{Op: op, Version: v}).Rank() }
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
