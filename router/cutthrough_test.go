@@ -79,6 +79,9 @@ func TestCutThroughTakesOverAndGivesBack(t *testing.T) {
 				if p := w.pathOf("rt-amber-1", "basil", zone.ClassBulk); p.Changes != 2 {
 					t.Errorf("%d changes of path, want one away and one back", p.Changes)
 				}
+				if b := w.router("rt-basil-1").Status().Brought; len(b) != 1 || b[0].Origin != "amber" || b[0].Via != "cedar" || b[0].Sessions == 0 {
+					t.Errorf("the destination's city counts %+v, want sessions of amber over cedar", b)
+				}
 				if s := w.router("rt-cedar-1").Status(); s.Passed == 0 || s.Passing != 0 {
 					t.Errorf("the third city passed %d sessions on and still passes %d", s.Passed, s.Passing)
 				}

@@ -39,7 +39,10 @@
 // opens the next one for that record, which waits for the direct link.
 //
 // Router certificates are trusted with this: a router may say that it passes on
-// the session of any other city.
+// the session of any other city, and nothing but its word says so. What bounds
+// it: the path ends with the link's own city, each city of it is in the topology
+// (and the origin's group, which the destination's broker checks), and what comes
+// over a third city is counted by origin and third city and told in the log.
 //
 // [PathTiming] says when the path changes: half a second without a direct link,
 // or ten of its being slower than twice the detour; and back after ten seconds
@@ -58,8 +61,9 @@
 // # Goroutines
 //
 // Run owns the links, the loop that follows topology and gossip, the one that
-// looks at the paths and the one that moves sessions. A session has two goroutines while it is relayed: the one that called ServePeer (or the
-// link's handler) and one that it joins.
+// looks at the paths and the one that moves sessions. A session has two
+// goroutines while it is relayed: the one that called ServePeer (or the link's
+// handler) and one that it joins.
 //
 // # Order
 //

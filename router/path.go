@@ -51,6 +51,15 @@ type caller struct {
 // way could only guess at what the next one reaches.
 const maxPath = 2
 
+// unlisted returns a city of the path that the topology does not have; "" = none.
+func unlisted(top *zone.Topology, path []zone.City) zone.City {
+	i := slices.IndexFunc(path, func(c zone.City) bool { return top.FindCity(c) == nil })
+	if i < 0 {
+		return ""
+	}
+	return path[i]
+}
+
 // trail decides whether the way that a session says it came is one that a
 // session can come: nil means yes.
 func trail(city zone.City, from caller, hops uint8, o *wire.Open) *refusal {
@@ -87,7 +96,7 @@ func trail(city zone.City, from caller, hops uint8, o *wire.Open) *refusal {
 // topology as it is now, not only as it was at the handshake, and speaks for
 // itself. A broker opens its own group's flows, a router those of its city and
 // those that it says it passes on (see trail): with a router's certificate one
-// may speak for the groups of every other city.
+// may speak for the groups of every other city, which noteBrought shows.
 func entitled(top *zone.Topology, from caller, o *wire.Open) *refusal {
 	n := top.FindNode(from.node)
 	role := zone.RoleRouter
@@ -136,6 +145,8 @@ func judge(top *zone.Topology, city zone.City, from caller, f wire.Frame, o *wir
 		return refuse(wire.CodeNoRoute, "this router is in %s and passes on to %s only what says which way it came", city, o.City)
 	case top.FindCity(o.City) == nil:
 		return unknown(wire.CodeNoRoute, "the topology %s has no city %q", top.Epoch, o.City)
+	case unlisted(top, from.path) != "":
+		return unknown(wire.CodeNoRoute, "the topology %s has no city %q, which the session says it has left", top.Epoch, unlisted(top, from.path))
 	case verdict == policy.NotResident:
 		return refuse(wire.CodeResidency, "the records may not enter %s", o.City)
 	case passing && !policy.MayEnter(o.Residency, city):

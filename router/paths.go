@@ -98,6 +98,7 @@ func (r *Router) look(now time.Time) {
 	next := make(map[pathKey]path, len(before))
 	var changed []zone.Class
 	for _, class := range classes {
+		offers := r.offers(top, class)
 		for _, c := range top.Cities {
 			if c.Name == r.city {
 				continue
@@ -108,7 +109,8 @@ func (r *Router) look(now time.Time) {
 				rt = newRoute(r.paths.timing, now)
 				r.paths.routes[key] = rt
 			}
-			s := r.see(top, c, class)
+			s := r.see(c, class)
+			s.detours = offers[c.Name]
 			rt.step(now, s)
 			p := path{
 				reason: rt.reason, since: rt.since, best: rt.best, detours: rt.order(s.detours),
@@ -147,9 +149,8 @@ func (r *Router) tellPath(key pathKey, was, is path) {
 // classes are the classes that links have.
 var classes = [...]zone.Class{zone.ClassUrgent, zone.ClassBulk}
 
-// see looks at the links: the direct ones, and those to routers of third cities
-// that say they reach the city.
-func (r *Router) see(top *zone.Topology, to *zone.CityInfo, class zone.Class) sight {
+// see looks at the direct links to a city.
+func (r *Router) see(to *zone.CityInfo, class zone.Class) sight {
 	var s sight
 	for _, n := range to.Routers {
 		rtt, up := r.links.Up(n.Name, class)
@@ -161,28 +162,39 @@ func (r *Router) see(top *zone.Topology, to *zone.CityInfo, class zone.Class) si
 		}
 		s.up = true
 	}
-	for _, c := range top.Cities {
-		if c.Name == r.city || c == to {
+	return s
+}
+
+// offers returns the detours to each city, in the topology's order: over the
+// third cities whose routers have a working link to here and say that they reach
+// it. Each router is asked once a look, however many cities there are.
+func (r *Router) offers(top *zone.Topology, class zone.Class) map[zone.City][]detour {
+	all := make(map[zone.City][]detour)
+	for _, third := range top.Cities {
+		if third.Name == r.city {
 			continue
 		}
-		d := detour{city: c.Name}
-		works := false
-		for _, n := range c.Routers {
+		over := make(map[zone.City]time.Duration) // what the third city reaches; 0 = not measured
+		for _, n := range third.Routers {
 			near, up := r.links.Up(n.Name, class)
-			far, ok := r.reaches(n.Name, class, to.Name)
-			if !up || !ok {
+			if !up {
 				continue
 			}
-			works = true
-			if all := near + far; near > 0 && far > 0 && (d.rtt == 0 || all < d.rtt) {
-				d.rtt = all
+			for _, c := range r.links.Reach(n.Name, class) {
+				least := over[c.City]
+				if sum := near + c.RTT; near > 0 && c.RTT > 0 && (least == 0 || sum < least) {
+					least = sum
+				}
+				over[c.City] = least
 			}
 		}
-		if works {
-			s.detours = append(s.detours, d)
+		for city, rtt := range over {
+			if city != third.Name && city != r.city {
+				all[city] = append(all[city], detour{third.Name, rtt})
+			}
 		}
 	}
-	return s
+	return all
 }
 
 // reaches returns the round trip that a router of another city has told for its

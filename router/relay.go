@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/replication/wire"
@@ -130,7 +131,9 @@ func (r *Router) pump(s *session, from, to *end) error {
 			if s.via == r.city {
 				// The router before this one should have seen it.
 				r.paths.astray.Add(1)
-				r.log.Error("records of a detour may not enter this city", "peer", from.node, "city", s.city, "err", err)
+				if missed, ok := r.astrayLog.Allow(time.Now()); ok {
+					r.log.Error("records of a detour may not enter this city", "peer", from.node, "city", s.city, "err", err, "suppressed", missed)
+				}
 			}
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/peer"
@@ -34,12 +35,16 @@ type Router struct {
 	opened   atomic.Uint64
 	refused  atomic.Uint64
 
+	broughtLog loglimit.Limit // lines about sessions that third cities bring
+	astrayLog  loglimit.Limit // lines about records that may not be here
+
 	mu       sync.Mutex
 	sessions map[*session]struct{} // guarded by mu
 	places   int                   // guarded by mu; sessions and those about to be one
 	full     uint64                // guarded by mu; sessions refused since there were too many
 	empty    chan struct{}         // guarded by mu; closed when places falls to 0; nil = nobody waits
 	traffic  map[zone.City]*traffic
+	brought  map[way]uint64  // guarded by mu; sessions that third cities brought
 	life     context.Context // guarded by mu; nil unless Run runs
 }
 
@@ -54,6 +59,7 @@ func New(o Options) (*Router, error) {
 		o: o, city: top.FindNode(o.Node).City.Name, log: o.Logger,
 		buffers: newBuffers(o.Limits.Buffers), paths: newPaths(o.Limits.Path),
 		sessions: make(map[*session]struct{}), traffic: make(map[zone.City]*traffic),
+		brought: make(map[way]uint64), broughtLog: newBroughtLimit(), astrayLog: newBroughtLimit(),
 		brokers: egress.NewPool(egress.PoolOptions{Open: o.Open, Sessions: o.Limits.Sessions}),
 	}
 	tracer, err := tracing.New(o.Tracer, o.Meter)

@@ -65,6 +65,9 @@ func (r *Router) route(ctx context.Context, s *session, from caller, first wire.
 		s.via = r.city
 		return r.passOn(s, from, first, open)
 	}
+	if open.OriginCity != from.city {
+		r.noteBrought(from, first, open)
+	}
 	s.dest, x = r.toBroker(ctx, first, open)
 	return x
 }

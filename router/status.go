@@ -65,6 +65,7 @@ type Status struct {
 	Moved    uint64 // sessions asked to change their path since the start
 	Astray   uint64 // batches that came to be passed on although their residency forbids this city: a fault of the router before
 	Passing  int    // sessions that are passed on between two other cities now
+	Brought  []BroughtStatus
 	Cities   []CityStatus
 	Paths    []PathStatus
 	Links    []link.Status
@@ -109,7 +110,7 @@ func (r *Router) Status() Status {
 		taken[key] = p.status(key)
 	}
 	r.mu.Lock()
-	s.Sessions = len(r.sessions)
+	s.Sessions, s.Brought = len(r.sessions), r.broughtStatus()
 	for x := range r.sessions {
 		city(x.city).Sessions++
 		p := taken[pathKey{x.city, x.class}]
@@ -170,6 +171,7 @@ func (r *Router) measure(m metric.Meter) error {
 	changes := counter("mqrouter.router.path.changes", "{change}", "Changes between the direct link and a detour.")
 	detoured := counter("mqrouter.router.sessions.detoured", "{session}", "Sessions that took a detour since the start.")
 	passed := counter("mqrouter.router.sessions.passed", "{session}", "Sessions passed on between two other cities since the start.")
+	brought := counter("mqrouter.router.sessions.brought", "{session}", "Sessions of another city that routers of a third one brought since the start.")
 	astray := counter("mqrouter.router.astray", "{batch}", "Batches that came to be passed on although their residency forbids this city.")
 	payload := counter("mqrouter.router.payload", "By", "Payload bytes relayed.")
 	if first != nil {
@@ -198,6 +200,9 @@ func (r *Router) measure(m metric.Meter) error {
 		o.ObserveInt64(detoured, int64(s.Detoured))
 		o.ObserveInt64(passed, int64(s.Passed))
 		o.ObserveInt64(astray, int64(s.Astray))
+		for _, b := range s.Brought {
+			o.ObserveInt64(brought, int64(b.Sessions), metric.WithAttributes(attribute.String("city", string(b.Origin)), attribute.String("via", string(b.Via))))
+		}
 		for _, p := range s.Paths {
 			attrs := metric.WithAttributes(attribute.String("city", string(p.City)), attribute.String("class", p.Class.String()))
 			o.ObserveInt64(detouring, one(p.Reason != PathDirect), attrs)
@@ -210,7 +215,7 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveInt64(payload, int64(c.BytesOut), metric.WithAttributes(city, out))
 		}
 		return nil
-	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload, detouring, ways, changes, detoured, passed, astray)
+	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload, detouring, ways, changes, detoured, passed, brought, astray)
 	return err
 }
 

@@ -58,3 +58,22 @@ func TestP5_NoSessionGoesRoundInACircle(t *testing.T) {
 		}
 	}
 }
+
+// TestNoDetourFromAnUnlistedCity: a router's certificate lets nobody invent a city
+// to speak for, and a topology that is behind says so.
+func TestNoDetourFromAnUnlistedCity(t *testing.T) {
+	top := simTopology(t, 3, 1)
+	newer := top.Epoch
+	newer.Number++
+	for epoch, want := range map[zone.Epoch]wire.Code{top.Epoch: wire.CodeNoRoute, newer: wire.CodeTopologyBehind} {
+		o := wire.Open{
+			Flow: record.FlowID{Origin: "g-atlantis", Incarnation: 1, Target: "g-basil", Class: zone.ClassBulk},
+			City: "basil", Group: "g-basil", OriginCity: "atlantis", RouteEpoch: epoch,
+		}
+		from := caller{node: "rt-cedar-1", city: "cedar", class: zone.ClassBulk, path: []zone.City{"atlantis", "cedar"}}
+		x := judge(top, "basil", from, wire.Frame{Type: wire.TypeOpen, Session: 1, Class: zone.ClassBulk, Hops: 2}, &o)
+		if x == nil || x.code != want {
+			t.Errorf("a session from atlantis over cedar, route epoch %s: %+v; want %s", epoch, x, want)
+		}
+	}
+}
