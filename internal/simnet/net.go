@@ -67,8 +67,8 @@ type Stats struct {
 
 // New returns a network without hosts. path says how bytes travel from one host
 // to another at this moment; it is called for each packet and segment, and must
-// not call the network. trace is told of every event, in order, on Run's
-// goroutine; nil = nobody.
+// not call the network. Neither must trace, which is told of every event, in
+// order, under the network's lock; nil = nobody.
 func New(seed uint64, path func(from, to *Host) Path, trace func(Event)) *Net {
 	return &Net{
 		seed: seed, wake: make(chan struct{}, 1), path: path, trace: trace,

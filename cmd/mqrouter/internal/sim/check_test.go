@@ -15,22 +15,28 @@ import (
 // and fails the test when that takes longer than the limit.
 func (w *world) quiet(limit time.Duration) time.Duration {
 	w.t.Helper()
+	took, late := w.await(limit)
+	for _, text := range late {
+		w.t.Error(text)
+	}
+	return took
+}
+
+// await is quiet without a verdict: it returns what did not come.
+func (w *world) await(limit time.Duration) (took time.Duration, late []string) {
 	start, last := time.Now(), 0
 	for {
 		open := w.hist.open()
 		if len(open) == 0 {
-			return time.Since(start)
+			return time.Since(start), nil
 		}
 		if n := len(open); n != last {
 			last = n
-			w.log.Warn("OPEN", "n", n, "first", open[0])
+			w.log.Info("messages are under way", "n", n, "first", open[0])
 		}
 		if time.Since(start) > limit {
-			for _, text := range open[:min(len(open), 20)] {
-				w.t.Errorf("I1: %s", text)
-			}
-			w.t.Errorf("I1: %d messages did not come within %v", len(open), limit)
-			return limit
+			late = open[:min(len(open), 20)]
+			return limit, append(late, fmt.Sprintf("I1: %d messages did not come within %v", len(open), limit))
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
@@ -39,17 +45,20 @@ func (w *world) quiet(limit time.Duration) time.Duration {
 // check reports every broken promise.
 func (w *world) check() {
 	w.t.Helper()
-	w.checkOrder()
-	w.checkCaches()
-	for _, text := range w.hist.broken() {
+	for _, text := range w.verdict() {
 		w.t.Error(text)
 	}
+}
+
+// verdict returns every broken promise, but for what await tells.
+func (w *world) verdict() []string {
+	w.checkOrder()
+	return append(w.checkCaches(), w.hist.broken()...)
 }
 
 // checkOrder is I3: of two messages of one stream and one order, of which the
 // first was acknowledged before the second was published, the first landed first.
 func (w *world) checkOrder() {
-	w.t.Helper()
 	type lane struct {
 		broker string
 		life   int64
@@ -87,8 +96,7 @@ func (w *world) checkOrder() {
 
 // checkCaches is I6 at the end: each cache has the newest change of each key, or
 // was told that it misses some and has dropped what may be stale.
-func (w *world) checkCaches() {
-	w.t.Helper()
+func (w *world) checkCaches() (broken []string) {
 	for _, c := range w.top.Cities {
 		s := w.caches[c.Name]
 		if s == nil {
@@ -96,10 +104,11 @@ func (w *world) checkCaches() {
 		}
 		for _, key := range w.hist.keys {
 			if text := w.waitCache(s, key); text != "" {
-				w.t.Errorf("I6: the cache of %s: %s", c.Name, text)
+				broken = append(broken, fmt.Sprintf("I6: the cache of %s: %s", c.Name, text))
 			}
 		}
 	}
+	return broken
 }
 
 // waitCache gives a cache time to come to the newest change.

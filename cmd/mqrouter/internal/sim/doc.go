@@ -26,9 +26,20 @@
 //
 // # What a seed repeats
 //
-// What clients do, what goes wrong and when, and the fate of each packet between
-// two hosts given what they sent. The scheduler, the choice of select and the
-// order of maps belong to the Go runtime, which takes no seed: what hangs on them
-// may differ from run to run. Nodes exchange one event of the network at a time,
-// so that little does.
+// On Linux, without the race detector, each world has a process of its own and
+// replays exactly: every event of the network, to the nanosecond. For that the
+// runtime's own randomness is overwritten, its monitor thread stopped, and
+// garbage not collected; exact_linux_test.go says how, and TestWorldReplaysExactly
+// compares runs. It needs leave to trace a child (ptrace) and holds for one
+// binary: another compiler, or another line of code, is another world.
+//
+// Elsewhere, and with the race detector, a seed repeats what clients do, what goes
+// wrong and when, and the fate of each packet between two hosts given what they
+// sent. The scheduler, the choice of select and the order of maps may differ.
+// Events of the network happen one at a time, so that little hangs on them.
+//
+// # What is not here
+//
+// A world has one clock: nodes cannot be given steps of their own. Memory is
+// bounded by tests of the packages; here only goroutines are counted.
 package sim

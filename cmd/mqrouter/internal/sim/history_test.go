@@ -169,7 +169,7 @@ func (h *history) deliver(d *delivered) {
 		h.first[a] = d.at
 	}
 	if p.refused {
-		h.fault("%s was refused, and delivered nevertheless", d.id)
+		h.fault("L6: %s was refused, and delivered nevertheless", d.id)
 	}
 	if d.life < 0 {
 		return
@@ -182,7 +182,7 @@ func (h *history) deliver(d *delivered) {
 	h.landed[l] = at
 	in := placeIn{d.broker, d.life, d.topic, at}
 	if old, ok := h.places[in]; ok && old != d.id {
-		h.fault("queue %d offset %d of %s in %s is %s and was %s", at.queue, at.offset, d.topic, d.broker, d.id, old)
+		h.fault("I2: queue %d offset %d of %s in %s is %s and was %s", at.queue, at.offset, d.topic, d.broker, d.id, old)
 	}
 	h.places[in] = d.id
 }
@@ -258,7 +258,7 @@ func (h *history) open() []string {
 			continue
 		}
 		if m := h.missing(p); len(m) > 0 {
-			out = append(out, fmt.Sprintf("%s of %s from %s, acknowledged at %v, has not come to %v", p.id, p.topic, p.from, p.ended, m))
+			out = append(out, fmt.Sprintf("I1: %s of %s from %s, acknowledged at %v, has not come to %v", p.id, p.topic, p.from, p.ended, m))
 		}
 	}
 	return out

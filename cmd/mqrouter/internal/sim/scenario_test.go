@@ -32,6 +32,9 @@ func TestL10_PublishedDuringACutIsForwarded(t *testing.T) {
 	for _, long := range []time.Duration{3 * time.Second, 3 * time.Minute} {
 		t.Run(long.String(), func(t *testing.T) {
 			t.Parallel()
+			if long > time.Minute {
+				slow(t)
+			}
 			bubble(t, 10, oneZoneEach(), func(t *testing.T, w *world) {
 				w.consumers(w.ctx, 0)
 				p := w.newProducer(w.ctx, "rz1", "p")
@@ -104,6 +107,7 @@ func TestL6_LevelToldIsTrueWhileTheHomeIsAway(t *testing.T) {
 // S10: 200 topics, a burst on five of them, and a restart of the destination and
 // of the origin in the middle: no topic keeps a backlog.
 func TestS10_BurstAndRestartLeaveNoTopicStuck(t *testing.T) {
+	slow(t)
 	p := oneZoneEach()
 	const topics = 200
 	for i := range topics {
@@ -200,6 +204,7 @@ func TestO2_RewindsKeepTheOrder(t *testing.T) {
 // W1 and I9: one city takes 1 kB/s, or its broker's machine reads nothing, or it
 // is gone: the messages of the others take as long as without that.
 func TestW1_SlowCityCostsTheOthersNothing(t *testing.T) {
+	slow(t)
 	faults := []struct {
 		name  string
 		begin func(w *world)
@@ -313,6 +318,7 @@ func TestS9_RestartedDestinationHaltsNobodyElse(t *testing.T) {
 // K1: a cache whose city was cut off replays every change that it missed, in
 // order, and serves nothing stale afterwards.
 func TestK1_CutCityCatchesUpWithEveryChange(t *testing.T) {
+	slow(t)
 	for name, p := range map[string]plan{"from the origin": oneZoneEach(), "from what another city has landed": relayed()} {
 		t.Run(name, func(t *testing.T) { cutCityCatchesUp(t, p) })
 	}

@@ -4,14 +4,17 @@ package sim
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"sync"
 	"testing"
+	"testing/cryptotest"
 	"testing/synctest"
 	"time"
 
@@ -50,7 +53,10 @@ func TestMain(m *testing.M) {
 	}
 	authorities.root, authorities.dirs = root, map[[32]byte]string{}
 	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // a simulated socket has none
-	debug.SetGCPercent(400)
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(400)
+	}
+	usualStart()
 	code := m.Run()
 	_ = os.RemoveAll(root)
 	os.Exit(code)
@@ -94,9 +100,12 @@ func pkiFor(t testing.TB, p *plan) string {
 // bubble runs a world in simulated time.
 func bubble(t *testing.T, seed uint64, p plan, f func(t *testing.T, w *world)) {
 	t.Helper()
+	if exactChild() {
+		cryptotest.SetGlobalRandom(t, seed)
+	}
 	dir := pkiFor(t, &p)
 	log := slog.New(slog.DiscardHandler)
-	if *seedFlag != 0 || testing.Verbose() && os.Getenv("SIMLOG") != "" {
+	if os.Getenv(logEnv) != "" {
 		log = verbose()
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -106,9 +115,23 @@ func bubble(t *testing.T, seed uint64, p plan, f func(t *testing.T, w *world)) {
 	})
 }
 
+// worldTest is the name of the simulation's test, which its children run.
+const worldTest = "TestWorldKeepsItsPromises"
+
+// Environment of a process that runs a world.
+const (
+	logEnv   = "MQROUTER_SIM_LOG"   // not empty: the nodes log to the standard error
+	traceEnv = "MQROUTER_SIM_TRACE" // a file that takes every event of the network
+)
+
 // TestWorldKeepsItsPromises is the simulation: a deployment, its clients, and the
-// faults of a seed.
+// faults of a seed. Each world has a process of its own where that makes it
+// replay exactly.
 func TestWorldKeepsItsPromises(t *testing.T) {
+	if exactChild() {
+		simulate(t, *seedFlag)
+		return
+	}
 	first, last := uint64(1), *seedsFlag
 	if *seedFlag != 0 {
 		first, last = *seedFlag, *seedFlag
@@ -118,15 +141,58 @@ func TestWorldKeepsItsPromises(t *testing.T) {
 			if *seedFlag == 0 {
 				t.Parallel()
 			}
-			simulate(t, seed)
+			output, passed, err := runExact(seed, *seedFlag != 0)
+			switch {
+			case errors.Is(err, errNotExact):
+				t.Log(err)
+				simulate(t, seed)
+			case err != nil:
+				t.Fatal(err)
+			case !passed:
+				t.Errorf("%s\nthe same again, with a log: go test ./cmd/mqrouter/internal/sim -run %s -v -seed %d", output, worldTest, seed)
+			default:
+				t.Log(output)
+			}
 		})
 	}
+}
+
+// TestWorldReplaysExactly runs one world several times and compares every event
+// of the network.
+func TestWorldReplaysExactly(t *testing.T) {
+	runs := 3
+	if os.Getenv("MQROUTER_LONG") != "" {
+		runs = 20
+	}
+	digest := regexp.MustCompile(`[0-9]+ events [0-9a-f]{16}`)
+	first := ""
+	for i := range runs {
+		output, passed, err := runExact(11, false)
+		if errors.Is(err, errNotExact) {
+			t.Skip(err)
+		}
+		got := digest.FindString(output)
+		if err != nil || !passed || got == "" {
+			t.Fatalf("%v\n%s", err, output)
+		}
+		if first == "" {
+			first = got
+		}
+		if got != first {
+			t.Errorf("run %d had %s, the first one %s", i+1, got, first)
+		}
+	}
+	t.Logf("%d runs, each with %s", runs, first)
 }
 
 // healed is how long the last message may take once all faults are over: dialling
 // anew within half a second, a health deadline of ten, and a delivery that was
 // lost with its consumer's connection, which comes back after ten more.
 const healed = 25 * time.Second
+
+// mostGoroutines is twice what the nodes and clients of a world have while all
+// their connections stand.
+const mostGoroutines = 6000
 
 func simulate(t *testing.T, seed uint64) {
 	p := threeCities()
@@ -151,7 +217,7 @@ func simulate(t *testing.T, seed uint64) {
 			})
 		}
 		time.Sleep(time.Second)
-		x.rage(16 * time.Second)
+		x.rage(12 * time.Second)
 		time.Sleep(time.Second)
 		cancel()
 		pubs.Wait()
@@ -160,12 +226,15 @@ func simulate(t *testing.T, seed uint64) {
 		if took > healed {
 			t.Errorf("the last message came %v after everything was healed, at most %v is right", took, healed)
 		}
-		t.Logf("seed %d: %d published, %d delivered, quiet after %v, %+v", seed, len(w.hist.pubs), len(w.hist.got), took, w.net.Stats())
+		if x.crowd > mostGoroutines && exactChild() { // else other worlds are in this process
+			t.Errorf("I8: there were %d goroutines, at most %d are right", x.crowd, mostGoroutines)
+		}
+		events, digest := w.traced()
+		t.Logf("seed %d: %d published, %d delivered, quiet after %v, at most %d goroutines, %d events %016x, %+v", seed, len(w.hist.pubs), len(w.hist.got), took, x.crowd, events, digest, w.net.Stats())
 		if t.Failed() {
 			for _, text := range x.told {
 				t.Log(text)
 			}
-			t.Logf("again, with a log: go test ./cmd/mqrouter/internal/sim -run TestWorldKeepsItsPromises -v -seed %d", seed)
 		}
 	})
 }

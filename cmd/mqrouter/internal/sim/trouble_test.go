@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ type trouble struct {
 	wipes  bool // this world's stores may be wiped or replaced by older copies
 	long   bool // this world has a cut that is longer than every timer
 	told   []string
+	crowd  int // most goroutines seen
 }
 
 // ending is a fault that is to end.
@@ -51,6 +53,7 @@ func (x *trouble) rage(d time.Duration) {
 		time.Sleep(time.Duration(x.rng.Int64N(int64(2 * time.Second))))
 		x.expire()
 		x.revive()
+		x.crowd = max(x.crowd, runtime.NumGoroutine())
 		if len(x.active) < most {
 			x.step()
 		}

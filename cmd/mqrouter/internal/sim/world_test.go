@@ -1,9 +1,13 @@
 package sim
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"hash"
 	"hash/fnv"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -46,6 +50,11 @@ type world struct {
 
 	wanMu sync.Mutex
 	wan   map[[2]zone.City]int // bytes that arrived between routers of two cities; guarded by wanMu
+
+	traceMu sync.Mutex
+	digest  hash.Hash64 // of the events of the network; guarded by traceMu
+	events  int         // guarded by traceMu
+	record  io.Writer   // takes the events, too; nil = nobody; guarded by traceMu
 }
 
 // machine is a node with its disk. It is used by the world's own goroutine,
@@ -92,9 +101,23 @@ func newWorld(t testing.TB, seed uint64, p plan, pki string, log *slog.Logger) *
 		nodes: map[zone.Node]*machine{}, caches: map[zone.City]*store{}, clients: map[zone.Zone]*simnet.Host{},
 		limits: broker.Limits{SegmentBytes: 128 << 10, SnapshotEvery: 7 * time.Second},
 	}
+	w.digest, w.wan = fnv.New64a(), map[[2]zone.City]int{}
+	if path := os.Getenv(traceEnv); path != "" {
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := bufio.NewWriter(f)
+		t.Cleanup(func() {
+			if err := errors.Join(b.Flush(), f.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		w.record = b
+	}
 	w.sky = newWeather()
 	w.hist = newHistory(w)
-	w.net = simnet.New(seed, w.sky.path, tracer(w))
+	w.net = simnet.New(seed, w.sky.path, w.trace)
 	netCtx, stopNet := context.WithCancel(context.Background())
 	var netDone sync.WaitGroup
 	netDone.Go(func() { w.net.Run(netCtx) })
@@ -278,21 +301,18 @@ func verbose() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-// tracer counts what arrives between the routers of two cities.
-func tracer(w *world) func(simnet.Event) {
-	w.wan = map[[2]zone.City]int{}
-	return func(e simnet.Event) {
-		if e.Kind != simnet.Packet {
-			return
-		}
-		from, to := w.top.FindNode(zone.Node(e.From)), w.top.FindNode(zone.Node(e.To))
-		if from == nil || to == nil || from.City == to.City {
-			return
-		}
-		w.wanMu.Lock()
-		w.wan[[2]zone.City{from.City.Name, to.City.Name}] += e.Size
-		w.wanMu.Unlock()
+// count adds what arrives between the routers of two cities.
+func (w *world) count(e simnet.Event) {
+	if e.Kind != simnet.Packet {
+		return
 	}
+	from, to := w.top.FindNode(zone.Node(e.From)), w.top.FindNode(zone.Node(e.To))
+	if from == nil || to == nil || from.City == to.City {
+		return
+	}
+	w.wanMu.Lock()
+	defer w.wanMu.Unlock()
+	w.wan[[2]zone.City{from.City.Name, to.City.Name}] += e.Size
 }
 
 // crossed returns the bytes that have arrived from a city at another, and counts
@@ -303,4 +323,23 @@ func (w *world) crossed() map[[2]zone.City]int {
 	n := w.wan
 	w.wan = map[[2]zone.City]int{}
 	return n
+}
+
+// trace adds an event of the network to the digest of all.
+func (w *world) trace(e simnet.Event) {
+	w.count(e)
+	w.traceMu.Lock()
+	defer w.traceMu.Unlock()
+	w.events++
+	fmt.Fprintf(w.digest, "%d %s %s %d %d\n", e.At.Sub(w.began), e.From, e.To, e.Kind, e.Size)
+	if w.record != nil {
+		fmt.Fprintf(w.record, "%d %s %s %d %d\n", e.At.Sub(w.began), e.From, e.To, e.Kind, e.Size)
+	}
+}
+
+// traced returns how many events there were, and their digest.
+func (w *world) traced() (events int, digest uint64) {
+	w.traceMu.Lock()
+	defer w.traceMu.Unlock()
+	return w.events, w.digest.Sum64()
 }
