@@ -72,8 +72,8 @@ func runExact(seed uint64, verbose bool) (output string, passed bool, err error)
 	if err != nil {
 		return "", false, err
 	}
-	defer os.Remove(out.Name()) //nolint:errcheck // a temporary file
-	defer out.Close()           //nolint:errcheck // likewise
+	defer os.Remove(out.Name()) // a temporary file
+	defer out.Close()           // likewise
 	for range exactTries {
 		if err := out.Truncate(0); err != nil {
 			return "", false, err
@@ -112,7 +112,7 @@ func traced(seed uint64, verbose bool, out *os.File) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer p.Release() //nolint:errcheck // it was waited for
+	defer p.Release() // it was waited for
 	return follow(p.Pid)
 }
 

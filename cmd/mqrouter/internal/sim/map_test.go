@@ -17,11 +17,10 @@ type plan struct {
 }
 
 type cityPlan struct {
-	name   string
-	zones  []zonePlan // RZones; each city has a CZone and two routers besides
-	cache  bool
-	shards string
-	via    string // the city from whose landings it is served
+	name  string
+	zones []zonePlan // RZones; each city has a CZone and two routers besides
+	cache bool
+	via   string // the city from whose landings it is served
 }
 
 type zonePlan struct {
