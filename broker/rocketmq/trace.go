@@ -35,6 +35,10 @@ func (s *Server) traceSend(ctx context.Context, msgs []broker.Message) []publish
 		m := &msgs[i]
 		parent, ok := s.opts.Sampler.Decide(m.TraceContext)
 		if !ok {
+			if parent.IsValid() && parent.IsSampled() {
+				// The stations after this one follow the record.
+				m.TraceContext = tracing.Unsampled(parent)
+			}
 			continue
 		}
 		if len(spans) == tracing.MaxPerBatch {

@@ -102,6 +102,27 @@ func TestWhoIsNotTraced(t *testing.T) {
 	}
 }
 
+// TestWhatTheSamplerRefusesNobodyTraces: a sampler that does not ask the client
+// decides for every later station too. The trace stays the client's.
+func TestWhatTheSamplerRefusesNobodyTraces(t *testing.T) {
+	never, err := tracing.ParseSampler("traceidratio", "0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, spans := traced(t, never)
+	c := b.dial(t, nil)
+	mustSend(t, c, withContext("t", "m", clientContext))
+	text := pull(t, c, simple("g", "t", 1)).msgs[0].GetSystemProperties().GetTraceContext()
+	got, ok := tracing.Parse(text)
+	client, _ := tracing.Parse(clientContext)
+	if !ok || got.IsSampled() || got.TraceID() != client.TraceID() || got.SpanID() == client.SpanID() {
+		t.Errorf("the consumer got %q, want the client's trace, not sampled, under another parent", text)
+	}
+	if made := spans.GetSpans(); len(made) != 0 {
+		t.Errorf("%d spans, the first is %s", len(made), made[0].Name)
+	}
+}
+
 // TestHeadSampling: a message without a context begins a trace when the share
 // says so, and else stays without one.
 func TestHeadSampling(t *testing.T) {

@@ -1,6 +1,11 @@
 package tracing
 
-import "go.opentelemetry.io/otel/trace"
+import (
+	"encoding/binary"
+	"math/rand/v2"
+
+	"go.opentelemetry.io/otel/trace"
+)
 
 // Layout of a W3C traceparent, version 00: version, trace id, span id and flags
 // in lower-case hexadecimal, separated by dashes (W3C Trace Context, section 3.2).
@@ -66,6 +71,15 @@ func Format(sc trace.SpanContext) string {
 	b[spanAt+16] = '-'
 	hex(b[flagsAt:], []byte{byte(sc.TraceFlags())})
 	return string(b[:])
+}
+
+// Unsampled returns the traceparent of a message whose trace goes on without
+// spans from here: the same trace, and a parent that nobody made, since whoever
+// clears the flag has to name a new one (W3C Trace Context, section 3.4).
+func Unsampled(sc trace.SpanContext) string {
+	var id trace.SpanID
+	binary.BigEndian.PutUint64(id[:], rand.Uint64()|1) // zero is none
+	return Format(sc.WithSpanID(id).WithTraceFlags(sc.TraceFlags() &^ trace.FlagsSampled))
 }
 
 func hex(dst, src []byte) {
