@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -121,7 +120,7 @@ const maxRequest = 64 << 10
 
 func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 	mux.HandleFunc("GET /v1/dead-letters", func(w http.ResponseWriter, r *http.Request) {
-		if !s.admit(w) {
+		if !atHome(w, r) || !s.admit(w) {
 			return
 		}
 		defer s.dismiss()
@@ -153,7 +152,7 @@ func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 		}
 		results, err := d.Replay(r.Context(), req)
 		if err == nil {
-			s.log.Info("dead letters replayed", "topic", req.Queue, "letters", len(results), "dry", req.DryRun, "peer", r.RemoteAddr)
+			s.log.Info("dead letters replayed", "topic", req.Queue, "letters", len(results), "dry", req.DryRun, "peer", who(r))
 		}
 		s.answer(w, orEmpty(results), err)
 	})
@@ -164,23 +163,6 @@ func orEmpty[T any](list []T) []T {
 		return []T{}
 	}
 	return list
-}
-
-// mayWrite refuses requests of web pages that an operator has open: a form
-// cannot send JSON, and a script may not without being asked. Over TLS it asks
-// for an operator's certificate.
-func (s *Server) mayWrite(w http.ResponseWriter, r *http.Request) bool {
-	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		http.Error(w, "send application/json", http.StatusUnsupportedMediaType)
-		return false
-	}
-	if r.TLS != nil && s.operator != nil {
-		if err := s.operator(r.TLS); err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return false
-		}
-	}
-	return true
 }
 
 // admit takes one of the places for requests that read the log.

@@ -95,7 +95,7 @@ func TestWritesAreGuarded(t *testing.T) {
 			}
 			return errors.New("not an operator")
 		}
-		r := httptest.NewRequest(c.method, "/v1/dead-letters/replay", strings.NewReader(c.body))
+		r := httptest.NewRequest(c.method, "http://127.0.0.1:5101/v1/dead-letters/replay", strings.NewReader(c.body))
 		r.Header.Set("Content-Type", c.kind)
 		if c.tls {
 			r.TLS = &tls.ConnectionState{}
@@ -112,9 +112,47 @@ func TestBadQueriesAreRefused(t *testing.T) {
 	for _, q := range []string{"from=-1", "limit=many", "since=yesterday", "body=99999999999"} {
 		_, h := handler(&fakeLetters{})
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/v1/dead-letters?queue=q&"+q, nil))
+		h.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/v1/dead-letters?queue=q&"+q, nil))
 		if w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d", q, w.Code)
+		}
+	}
+}
+
+// TestAReboundNameIsRefused: a web page whose name leads to this machine neither
+// changes anything nor reads what people sent, unless TLS says who asks.
+func TestAReboundNameIsRefused(t *testing.T) {
+	for _, c := range []struct {
+		host string
+		tls  bool
+		code int
+	}{
+		{"127.0.0.1:5101", false, 200},
+		{"127.0.0.1", false, 200},
+		{"[::1]:5101", false, 200},
+		{"[::1]", false, 200},
+		{"localhost:5101", false, 200},
+		{"evil.example:5101", false, 403},
+		{"localhost.evil.example", false, 403},
+		{"127.0.0.1.evil.example:5101", false, 403},
+		{"node.example:5101", true, 200},
+	} {
+		f := &fakeLetters{}
+		_, h := handler(f)
+		ask := func(r *http.Request) int {
+			r.Host = c.host
+			r.Header.Set("Content-Type", "application/json")
+			if c.tls {
+				r.TLS = &tls.ConnectionState{}
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			return w.Code
+		}
+		read := ask(httptest.NewRequest("GET", "/v1/dead-letters?queue=q", nil))
+		write := ask(httptest.NewRequest("POST", "/v1/dead-letters/replay", strings.NewReader(`{"queue":"q","offsets":[1]}`)))
+		if read != c.code || write != c.code || (len(f.replays) == 1) != (c.code == 200) {
+			t.Errorf("%s, TLS %v: %d for a read and %d for a write, want %d; %d replays", c.host, c.tls, read, write, c.code, len(f.replays))
 		}
 	}
 }

@@ -41,7 +41,7 @@ func FuzzReplayRequest(f *testing.F) {
 	f.Add(`[` + strings.Repeat("[", 10000))
 	f.Fuzz(func(t *testing.T, body string) {
 		_, h := handler(&fakeLetters{})
-		r := httptest.NewRequest("POST", "/v1/dead-letters/replay", strings.NewReader(body))
+		r := httptest.NewRequest("POST", "http://127.0.0.1/v1/dead-letters/replay", strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, r)

@@ -46,7 +46,7 @@ func (s *Server) flowRoutes(mux *http.ServeMux, f Flows) {
 		}
 		list, err := f.Withdraw(r.Context(), req)
 		if err == nil {
-			s.log.Info("records for a group that is gone withdrawn", "group", req.Group, "flows", len(list), "dry", req.DryRun, "peer", r.RemoteAddr)
+			s.log.Info("records for a group that is gone withdrawn", "group", req.Group, "flows", len(list), "dry", req.DryRun, "peer", who(r))
 		}
 		s.answer(w, orEmpty(list), err)
 	})
