@@ -12,7 +12,8 @@
 // and city, or deployment and "wan"), which is also authenticated data of the
 // encryption, and by the key. A packet or stream with another label or key is
 // dropped and counted in [Stats]. Keys are changed while the pool runs
-// ([Pool.SetKeys]): a new one is accepted everywhere before anybody uses it.
+// ([Pool.SetKeys]), in steps of the caller: a new one has to be accepted
+// everywhere before anybody uses it.
 //
 // # Names and starts
 //
