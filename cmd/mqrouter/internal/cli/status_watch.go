@@ -82,10 +82,10 @@ func (w *watcher) run(ctx context.Context) error {
 	var keys chan byte
 	if w.tty != nil {
 		restore, err := w.enterScreen()
+		defer restore()
 		if err != nil {
 			return err
 		}
-		defer restore()
 		if w.style.Keys {
 			keys = make(chan byte, 16) // typed ahead; what is more is dropped
 			wg.Go(func() { readKeys(ctx, os.Stdin, keys) })
@@ -196,13 +196,14 @@ func (w *watcher) draw() error {
 }
 
 // enterScreen switches to the terminal's second screen, and keys come as they
-// are pressed. The function that it returns puts everything back.
+// are pressed. The function that it returns puts everything back, after an error
+// too.
 func (w *watcher) enterScreen() (func(), error) {
 	var state *term.State
 	if in := int(os.Stdin.Fd()); keysWork && term.IsTerminal(in) {
 		var err error
 		if state, err = term.MakeRaw(in); err != nil {
-			return nil, fmt.Errorf("terminal: %w", err)
+			return func() {}, fmt.Errorf("terminal: %w", err)
 		}
 		w.style.Keys = true
 	}

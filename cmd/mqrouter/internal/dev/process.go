@@ -178,6 +178,9 @@ func (d *deployment) serves(ctx context.Context, p *child) bool {
 func (p *child) end() string {
 	<-p.done
 	state := p.cmd.ProcessState
+	if state == nil {
+		return fmt.Sprintf("is lost: %v", p.err)
+	}
 	if ws, ok := state.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return "was ended by the signal: " + ws.Signal().String()
 	}
@@ -186,10 +189,14 @@ func (p *child) end() string {
 
 // stopped judges how a process ended that was told to.
 func (p *child) stopped(how string) error {
-	if p.cmd.ProcessState.Success() {
+	state := p.cmd.ProcessState
+	switch {
+	case state == nil:
+		return errors.New(how)
+	case state.Success():
 		return nil
 	}
-	ws, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	ws, ok := state.Sys().(syscall.WaitStatus)
 	if ok && ws.Signaled() && ws.Signal() == syscall.SIGTERM {
 		return nil // it was so young that it did not handle signals yet
 	}
