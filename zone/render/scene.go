@@ -164,9 +164,30 @@ func (s *scene) highlight(t *zone.Topology, o Options) {
 	}
 	for i := range s.links {
 		l := &s.links[i]
-		l.ab = origins[l.a] && lands[l.b]
-		l.ba = origins[l.b] && lands[l.a]
+		l.ab = crosses(t, topic, origins, lands, l.a, l.b)
+		l.ba = crosses(t, topic, origins, lands, l.b, l.a)
 	}
+}
+
+// crosses reports whether the topic's records go from one city straight to another:
+// a broadcast of any origin comes from the city that Via says, else from its origin.
+func crosses(t *zone.Topology, topic *zone.TopicInfo, origins, lands []bool, from, to int) bool {
+	if !lands[to] {
+		return false
+	}
+	if topic.Channel == nil {
+		return origins[from]
+	}
+	for o, origin := range t.Cities {
+		if !origins[o] || o == to {
+			continue
+		}
+		via := topic.Channel.Via(t.Cities[to], origin.Name)
+		if (via == nil && o == from) || via == t.Cities[from] {
+			return true
+		}
+	}
+	return false
 }
 
 // zonesByName returns where each zone is.

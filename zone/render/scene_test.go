@@ -15,21 +15,26 @@ import (
 // up with what its route means.
 func TestTopicsAreShownWhereTheyGo(t *testing.T) {
 	topo := parse(t, sample.YAML)
+	relayed := parse(t, bytes.Replace(sample.YAML, []byte("  - name: shenzhen\n"), []byte("  - name: shenzhen\n    broadcasts_via: hangzhou\n"), 1))
 	for _, c := range []struct {
+		topo        *zone.Topology
 		topic, from string
 		lands       string
 		links       string // "0>1": from city 0 to city 1
 	}{
-		{"transfer", "rz05", "rz01 rz02 rz03 rz04 rz05", "2>0 2>1"},
-		{"transfer", "", "rz01 rz02 rz03 rz04 rz05", "0>1 1>0 0>2 2>0 1>2 2>1"},
-		{"member", "rz01", "cz-sh cz-hz cz-sz", "0>1 0>2"},
-		{"member", "rz03", "cz-sh cz-hz cz-sz", "1>0 1>2"},
+		{topo, "transfer", "rz05", "rz01 rz02 rz03 rz04 rz05", "2>0 2>1"},
+		{topo, "transfer", "", "rz01 rz02 rz03 rz04 rz05", "0>1 1>0 0>2 2>0 1>2 2>1"},
+		{topo, "member", "rz01", "cz-sh cz-hz cz-sz", "0>1 0>2"},
+		{relayed, "member", "rz01", "cz-sh cz-hz cz-sz", "0>1 1>2"},
+		{relayed, "member", "", "cz-sh cz-hz cz-sz", "0>1 1>0 2>0 1>2 2>1"},
+		{relayed, "transfer", "rz01", "rz01 rz02 rz03 rz04 rz05", "0>1 0>2"},
+		{topo, "member", "rz03", "cz-sh cz-hz cz-sz", "1>0 1>2"},
 	} {
-		o := Options{Topic: topo.FindTopic(zone.Topic(c.topic))}
+		o := Options{Topic: c.topo.FindTopic(zone.Topic(c.topic))}
 		if c.from != "" {
-			o.From = topo.FindZone(zone.Zone(c.from))
+			o.From = c.topo.FindZone(zone.Zone(c.from))
 		}
-		s := newScene(topo, o)
+		s := newScene(c.topo, o)
 		var lands, links []string
 		for _, city := range s.cities {
 			for _, z := range city.zones {
