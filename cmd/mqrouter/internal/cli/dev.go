@@ -88,13 +88,14 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 	if err != nil {
 		return usageError{err}
 	}
-	begin := sample.YAML
+	begin := dev.Beginning{Name: "the sample", Text: sample.YAML, PortOffset: p.offset, Asked: p.topology != "" || c.Flags().Changed("port-offset")}
 	if p.topology != "" {
-		if begin, err = os.ReadFile(p.topology); err != nil {
+		begin.Name = p.topology
+		if begin.Text, err = os.ReadFile(p.topology); err != nil {
 			return fmt.Errorf("dev: %w", err)
 		}
 	}
-	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Sample: begin, PortOffset: p.offset, Redis: redis, Trace: trace, LogLevel: level,
+	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Begin: begin, Redis: redis, Trace: trace, LogLevel: level,
 		Only: p.only, Processes: p.processes, Restart: p.restart,
 		Version: Version(), Out: e.out, Program: program()})
 }

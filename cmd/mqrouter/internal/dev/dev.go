@@ -32,24 +32,32 @@ var limits = broker.Limits{SegmentBytes: 16 << 20, TailBytes: 8 << 20}
 
 // Options say what to start.
 type Options struct {
-	Dir        string            // made when missing
-	Sample     []byte            // topology to begin with when the folder has none
-	PortOffset int               // added to every port of Sample
-	Redis      map[string]string // city -> host:port; the key "" is for every city not named
-	Only       []string          // nodes, zones and cities to start; empty: all
-	Processes  bool              // each node is a process of its own
-	Restart    time.Duration     // with Processes: the pause before a node that died is started again; 0: never
-	Trace      config.Trace
-	LogLevel   slog.Level
-	Version    string
-	Out        io.Writer // the map, the commands to try, and which node died
-	Program    string    // how the commands to try begin
+	Dir       string            // made when missing
+	Begin     Beginning         // when the folder has no topology
+	Redis     map[string]string // city -> host:port; the key "" is for every city not named
+	Only      []string          // nodes, zones and cities to start; empty: all
+	Processes bool              // each node is a process of its own
+	Restart   time.Duration     // with Processes: the pause before a node that died is started again; 0: never
+	Trace     config.Trace
+	LogLevel  slog.Level
+	Version   string
+	Out       io.Writer // the map, the commands to try, and which node died
+	Program   string    // how the commands to try begin
+}
+
+// Beginning is the topology that a new folder gets.
+type Beginning struct {
+	Name       string // of the file, for its faults
+	Text       []byte
+	PortOffset int  // added to every port
+	Asked      bool // for this topology or offset, rather than taken by default
 }
 
 // Run starts every node, prints the map, and stops them when ctx ends.
 func Run(ctx context.Context, o Options) error {
 	f := folder{o.Dir}
-	t, err := f.prepare(o.Sample, o.PortOffset, time.Now())
+	kept := f.kept(o.Begin)
+	t, err := f.prepare(o.Begin, time.Now())
 	if err != nil {
 		return err
 	}
@@ -61,6 +69,9 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	d := &deployment{o: o, f: f, t: t, nodes: nodes, ready: make(chan zone.Node)}
+	if kept != "" {
+		d.say("%s", kept)
+	}
 	if o.Processes {
 		stop, err := d.supervise()
 		if err != nil {

@@ -1,6 +1,7 @@
 package dev
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,25 +53,44 @@ func shift(text []byte, offset int) ([]byte, error) {
 	return out, bad
 }
 
-// prepare makes what is missing in the folder and returns the topology.
-func (f folder) prepare(sample []byte, offset int, now time.Time) (*zone.Topology, error) {
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		return nil, fmt.Errorf("dev: %w", err)
-	}
+// prepare makes what is missing in the folder and returns the topology: the
+// folder's, or the one to begin with, of which a faulty one leaves nothing behind.
+func (f folder) prepare(begin Beginning, now time.Time) (*zone.Topology, error) {
 	text, err := os.ReadFile(f.topology())
-	if errors.Is(err, fs.ErrNotExist) {
-		if text, err = shift(sample, offset); err == nil {
-			err = os.WriteFile(f.topology(), text, 0o644)
-		}
+	name, fresh := f.topology(), errors.Is(err, fs.ErrNotExist)
+	if fresh {
+		name = begin.Name
+		text, err = shift(begin.Text, begin.PortOffset)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("dev: %w", err)
 	}
-	t, err := zone.Parse(text, f.topology())
+	t, err := zone.Parse(text, name)
 	if err != nil {
 		return nil, err
 	}
+	if err := os.MkdirAll(f.dir, 0o755); err != nil {
+		return nil, fmt.Errorf("dev: %w", err)
+	}
+	if fresh {
+		if err := os.WriteFile(f.topology(), text, 0o644); err != nil {
+			return nil, fmt.Errorf("dev: %w", err)
+		}
+	}
 	return t, f.certify(t, now)
+}
+
+// kept says that the folder has a topology already, when it is not the one to
+// begin with that was asked for; else "".
+func (f folder) kept(begin Beginning) string {
+	text, err := os.ReadFile(f.topology())
+	if err != nil || !begin.Asked {
+		return ""
+	}
+	if want, err := shift(begin.Text, begin.PortOffset); err == nil && bytes.Equal(want, text) {
+		return ""
+	}
+	return fmt.Sprintf("%s is there and stays in force; --topology and --port-offset are for a new folder: change that file and raise its epoch, or give another --dir", f.topology())
 }
 
 // certify makes the authority, and certificates that are missing or end soon.
