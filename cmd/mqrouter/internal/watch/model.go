@@ -130,7 +130,10 @@ func (m *Model) problems() []problem {
 		s := &m.nodes[i]
 		if since, silent := m.silent[s.Node]; silent {
 			what := fmt.Sprintf("no answer since %s (%s)", since.Format(time.TimeOnly), span(m.at.Sub(since)))
-			if since.Equal(m.first) {
+			switch {
+			case m.at.Equal(m.first):
+				what = "no answer"
+			case since.Equal(m.first):
 				what = fmt.Sprintf("no answer, not once in %s", span(m.at.Sub(since)))
 			}
 			all = append(all, problem{Ill, s.Node, what + ": " + oneLine(strings.TrimPrefix(s.Error, "admin: "))})

@@ -209,7 +209,7 @@ func (m *Model) flows() section {
 			if f.Channel {
 				to += " (" + f.Target + ")"
 			}
-			p := pair{from, to + " in " + f.City, f.Class}
+			p := pair{from, InCity(to, f.City), f.Class}
 			k := sums[p]
 			if k == nil {
 				k = &flowSum{}
@@ -236,10 +236,31 @@ func (m *Model) flows() section {
 		}
 		slices.Sort(k.states)
 		sec.rows = append(sec.rows, row{health: k.health, weight: k.backlog, speed: k.settled.perSecond, name: p.from + " " + p.to + " " + p.class,
-			cells: []string{p.from, p.to, p.class, number(k.backlog), k.change.text(), k.settled.text(), lapse(k.oldest), lost, strings.Join(k.states, ", ")}})
+			cells: []string{p.from, p.to, p.class, number(k.backlog), k.change.text(), k.settled.text(), lapse(k.oldest), lost, firstOf(k.states)}})
 	}
 	return sec
 }
+
+// InCity names a destination and its city, which a destination that left the
+// topology does not have.
+func InCity(to, city string) string {
+	if city == "" {
+		return to
+	}
+	return to + " in " + city
+}
+
+// firstOf keeps a line readable: lanes that wait for one broker over two routers
+// give two long reasons that say the same.
+func firstOf(states []string) string {
+	if len(states) > 1 && len(states[0]) > longState {
+		return fmt.Sprintf("%s (and %d more like it: mqrouter status)", states[0], len(states)-1)
+	}
+	return strings.Join(states, ", ")
+}
+
+// longState is the length of a state from which on one is enough for a line.
+const longState = 40
 
 // consumerSum is a consumer group's use of a topic in a zone.
 type consumerSum struct {
@@ -288,7 +309,7 @@ func (m *Model) consumers() section {
 			r.health, state = Odd, "nobody consumes"
 		case k.lag > 0 && k.change.by > 0:
 			r.health, state = Odd, "falls behind"
-		case k.lag > 0:
+		case k.lag > 0 && k.change.known:
 			state = "catches up"
 		case k.waiting > 0:
 			state = "waits for messages"

@@ -173,6 +173,9 @@ func TestSilentNodesAreShownSinceWhen(t *testing.T) {
 	gone := fleet(t)
 	silence(&gone[0], "refused")
 	m.Add(noon, gone)
+	if p := m.problems(); len(p) != 1 || p[0].what != "no answer: refused" {
+		t.Errorf("silent in the first sample: %+v", p)
+	}
 	m.Add(noon.Add(90*time.Second), gone)
 	if p := m.problems(); len(p) != 1 || p[0].health != Ill || p[0].what != "no answer, not once in 1m30s: refused" {
 		t.Errorf("silent from the beginning: %+v", p)
@@ -185,6 +188,29 @@ func TestSilentNodesAreShownSinceWhen(t *testing.T) {
 	m.Add(noon.Add(99*time.Second), gone)
 	if p := m.problems(); len(p) != 1 || !strings.HasPrefix(p[0].what, "no answer since 12:01:32 (7s)") {
 		t.Errorf("silent again: %+v", p)
+	}
+}
+
+// TestALineStaysReadable: a destination that left has no city, lanes that wait give
+// one long reason, and a first sample cannot tell whether a lag shrinks.
+func TestALineStaysReadable(t *testing.T) {
+	long := "flow: session refused by peer: no-route: group x, over "
+	m := &Model{}
+	m.Add(noon, []admin.Status{{Node: "n", Group: "g", City: "a", Zone: "z", Ready: true,
+		Flows: []admin.Flow{
+			{Target: "x", Group: "x", Class: "bulk", Backlog: 1, State: "waiting", Held: long + "rt-1"},
+			{Target: "x", Group: "x", Class: "bulk", Lane: 1, Backlog: 1, State: "waiting", Held: long + "rt-2"}},
+		Consumers: []admin.Consumer{{Group: "c", Topic: "t", Lag: 3}}}})
+	flows, consumers := m.flows().rows, m.consumers().rows
+	if len(flows) != 1 || len(consumers) != 1 {
+		t.Fatalf("rows %+v and %+v", flows, consumers)
+	}
+	cells := flows[0].cells
+	if to, state := cells[1], cells[len(cells)-1]; to != "x" || state != "waiting: "+long+"rt-1 (and 1 more like it: mqrouter status)" {
+		t.Errorf("to %q, state %q", to, state)
+	}
+	if state := consumers[0].cells[len(consumers[0].cells)-1]; state != "" {
+		t.Errorf("the first sample says of a lag: %q", state)
 	}
 }
 
