@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -47,7 +48,7 @@ func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
 		}
 		if !budget.Admits(held) {
 			return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
-				Text: fmt.Sprintf("%s %s has %d bytes of backlog; the topic allows %d", r.Target, l.key.city, held, t.Budget)}
+				Text: fmt.Sprintf("%s has %d bytes of backlog; the topic allows %d", strings.TrimSpace(r.Target+" "+string(l.key.city)), held, t.Budget)}
 		}
 	}
 	return nil

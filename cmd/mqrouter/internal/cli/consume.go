@@ -59,7 +59,7 @@ until interrupted.`,
 	c.Flags().StringVar(&p.tags, "tags", "*", "tags to receive, separated by ||")
 	c.Flags().IntVar(&p.count, "count", 0, "end after this many messages; 0: go on until interrupted")
 	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take")
-	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group")
+	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group, 10s to 12h")
 	c.Flags().BoolVar(&p.noAck, "no-ack", false, "do not acknowledge: the messages come back")
 	return c
 }

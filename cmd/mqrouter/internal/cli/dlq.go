@@ -92,11 +92,24 @@ type letterBox struct {
 	addr string
 }
 
+// check refuses names that lead nowhere. A consumer group may have left the
+// topology, and its dead letters not; so a group is judged by known, which says
+// whether any broker has a queue of it.
+func (p *letterFlags) check(t *zone.Topology, known bool) error {
+	switch {
+	case p.zone != "" && t.FindZone(zone.Zone(p.zone)) == nil:
+		return fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(t), ", "))
+	case p.group != "" && !known && t.FindConsumerGroup(zone.ConsumerGroup(p.group)) == nil:
+		return fmt.Errorf("consumer group %q is not in the topology, and no broker has dead letters of it; mqrouter group list shows the groups", p.group)
+	}
+	return nil
+}
+
 // letterBoxes asks the brokers for the queues that the flags select. The error
 // names the brokers that did not answer.
 func (f *fleet) letterBoxes(ctx context.Context, p *letterFlags) ([]letterBox, error) {
-	if p.zone != "" && f.topology.FindZone(zone.Zone(p.zone)) == nil {
-		return nil, fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
+	if err := p.check(f.topology, true); err != nil {
+		return nil, err
 	}
 	nodes := slices.DeleteFunc(f.nodes(), func(n *zone.NodeInfo) bool {
 		return n.Role != zone.RoleBroker || (p.zone != "" && string(n.Zone.Name) != p.zone)
@@ -121,7 +134,11 @@ func (f *fleet) letterBoxes(ctx context.Context, p *letterFlags) ([]letterBox, e
 		})
 	}
 	g.Wait() //nolint:errcheck // the functions return no error
-	return slices.Concat(found...), errors.Join(errs...)
+	boxes, err := slices.Concat(found...), errors.Join(errs...)
+	if err == nil {
+		err = p.check(f.topology, len(boxes) > 0)
+	}
+	return boxes, err
 }
 
 func newDLQList(e *env) *cobra.Command {
@@ -137,6 +154,9 @@ oldest waits, and why they were given up.`,
 		Args: noArgs,
 	}, func(ctx context.Context, f *fleet, _ []string) error {
 		boxes, err := f.letterBoxes(ctx, &p)
+		if err != nil && len(boxes) == 0 {
+			return err
+		}
 		rows := []admin.DeadLetterQueue{}
 		for _, b := range boxes {
 			if all || b.Pending > 0 {

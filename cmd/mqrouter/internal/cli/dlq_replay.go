@@ -83,11 +83,14 @@ func (r *replayRun) run(ctx context.Context, f *fleet, args []string) error {
 	}
 	r.client, r.counts, r.began, r.told, r.rows = f.client, map[string]int{}, now, now, []replayRow{}
 	boxes, err := f.letterBoxes(ctx, &r.letterFlags)
+	if err != nil && len(boxes) == 0 {
+		return err
+	}
 	if err == nil {
 		err = f.each(ctx, boxes, q, func(b letterBox, page []admin.DeadLetter) (bool, error) { return r.page(ctx, b, page) })
 	}
 	if r.seen == 0 && err == nil && len(args) == 1 {
-		return fmt.Errorf("no broker has a dead letter of message %s", args[0])
+		return fmt.Errorf("no broker has a dead letter of message %s%s", args[0], idHint(args[0]))
 	}
 	if showErr := r.e.show(r.rows, func(w io.Writer) { fmt.Fprintln(w, r.summary()) }); showErr != nil {
 		return showErr

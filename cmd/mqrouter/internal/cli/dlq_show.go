@@ -50,6 +50,9 @@ of one letter goes to the standard output, byte for byte, and nothing else.`,
 		}
 		q.Limit = min(p.limit, 100)
 		boxes, incomplete := f.letterBoxes(ctx, &p)
+		if incomplete != nil && len(boxes) == 0 {
+			return incomplete
+		}
 		letters := []admin.DeadLetter{}
 		err = f.each(ctx, boxes, q, func(_ letterBox, page []admin.DeadLetter) (bool, error) {
 			letters = append(letters, page...)
@@ -60,7 +63,7 @@ of one letter goes to the standard output, byte for byte, and nothing else.`,
 			err = incomplete
 		}
 		if len(letters) == 0 && err == nil && len(args) == 1 {
-			return fmt.Errorf("no broker has a dead letter of message %s", args[0])
+			return fmt.Errorf("no broker has a dead letter of message %s%s", args[0], idHint(args[0]))
 		}
 		if body {
 			return errors.Join(e.oneBody(letters), err)

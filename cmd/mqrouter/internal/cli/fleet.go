@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -74,6 +76,9 @@ func (f *fleetFlags) tls() (*tls.Config, error) {
 		return nil, usageError{fmt.Errorf("--as is missing: whose certificate in %s is used", f.pki)}
 	}
 	store, err := peer.OpenCertStore(peer.StoreOptions{Files: peer.FilesIn(f.pki, f.as)})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; mqrouter pki issue --admin %s makes it", err, f.as)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,9 @@ What is given up is lost for that group; it is counted and logged.`,
 }
 
 func (e *env) withdraw(ctx context.Context, f *fleet, group string, yes bool) error {
+	if f.topology.FindGroup(zone.Group(group)) != nil { // each broker refuses too, by its own topology
+		return fmt.Errorf("topology %s has the broker group %s: what waits for it is not given up by hand; take it out of the topology first, or see at_budget", f.topology.Epoch, group)
+	}
 	rows := []admin.Withdrawal{}
 	var errs []error
 	for _, n := range f.nodes() {
@@ -54,6 +57,12 @@ func (e *env) withdraw(ctx context.Context, f *fleet, group string, yes bool) er
 		records, bytes = records+r.Records, bytes+r.Bytes
 	}
 	err := e.show(rows, func(w io.Writer) {
+		if len(rows) == 0 {
+			if len(errs) == 0 {
+				fmt.Fprintf(w, "nothing waits for a broker group %s\n", group)
+			}
+			return
+		}
 		t := newTable("NODE", "FLOW", "LANE", "RECORDS", "SIZE", "OLDEST")
 		for _, r := range rows {
 			t.row(r.Node, r.Flow, r.Lane, r.Records, size(uint64(r.Bytes)), age(r.Oldest))

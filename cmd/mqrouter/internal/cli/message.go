@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,7 @@ The brokers search the retained part of their logs.`,
 				return showErr
 			}
 			if err == nil && len(found) == 0 {
-				return fmt.Errorf("no broker has a message %s in the retained part of its log", args[0])
+				return fmt.Errorf("no broker has a message %s in the retained part of its log%s", args[0], idHint(args[0]))
 			}
 			return err
 		},
@@ -49,6 +50,19 @@ The brokers search the retained part of their logs.`,
 	e.fleetFlags(find)
 	c.AddCommand(find)
 	return c
+}
+
+// messageIDDigits is the length of an id that RocketMQ 5 clients give.
+const messageIDDigits = 34
+
+// idHint says what is odd about an id that nobody knows. Clients choose ids, so
+// any is looked for.
+func idHint(id string) string {
+	odd := func(r rune) bool { return !strings.ContainsRune("0123456789ABCDEFabcdef", r) }
+	if len(id) == messageIDDigits && !strings.ContainsFunc(id, odd) {
+		return ""
+	}
+	return fmt.Sprintf("; ids have %d hexadecimal digits, as publish prints them", messageIDDigits)
 }
 
 // find asks every broker; the error names those that did not answer.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -39,7 +40,11 @@ func newPKIInit(e *env) *cobra.Command {
 			if deployment == "" {
 				return usageError{fmt.Errorf("--deployment is missing: the deployment's name in the topology")}
 			}
-			if err := pki.Init(deployment, dir, validity, time.Now()); err != nil {
+			err := pki.Init(deployment, dir, validity, time.Now())
+			if errors.Is(err, peer.ErrExists) {
+				return fmt.Errorf("%w; mqrouter pki issue makes certificates with it, another --dir gets one of its own", err)
+			}
+			if err != nil {
 				return err
 			}
 			return e.line(map[string]string{"dir": dir}, fmt.Sprintf("made %s, %s and %s; keep ca-key.pem off the nodes",

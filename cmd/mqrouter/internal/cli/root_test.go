@@ -35,6 +35,7 @@ func TestExitCodesTellWrongUseFromFailure(t *testing.T) {
 		{[]string{"topology", "resolve", "a", "b"}, ExitUsage, "at most 1"},
 		{[]string{"topology", "validate"}, ExitUsage, "the topology file"},
 		{[]string{"status", "extra"}, ExitUsage, "extra"},
+		{[]string{"status", "--interval", "2s"}, ExitUsage, "--watch"},
 		{[]string{"status", "--nope"}, ExitUsage, "nope"},
 		{[]string{"status", "-o", "xml"}, ExitUsage, "text or json"},
 		{[]string{"publish", "--topic", "t", "x"}, ExitUsage, "--zone"},

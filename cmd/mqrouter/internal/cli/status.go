@@ -31,7 +31,7 @@ set), else one sample below the other, and as a line of JSON each with -o json.`
   mqrouter status --topology /etc/mqrouter/topology.yaml -o json`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := p.check(); err != nil {
+			if err := p.check(c); err != nil {
 				return err
 			}
 			f, err := e.openFleet(c.Context())
@@ -100,7 +100,8 @@ func verdict(all []admin.Status) string {
 			lag += c.Lag
 		}
 	}
-	return fmt.Sprintf("%d of %d nodes ready, %d of %d link ends up, %d records on their way, %d messages not consumed", ready, len(all), up, links, backlog, lag)
+	return fmt.Sprintf("%d of %d nodes ready, %d of %d link ends up, %s on their way, %s not consumed",
+		ready, len(all), up, links, count(int(backlog), "record", "records"), count(int(lag), "message", "messages"))
 }
 
 func printNodes(w io.Writer, all []admin.Status) {
@@ -179,7 +180,7 @@ func printFlows(w io.Writer, all []admin.Status) {
 			if fl.Origin != "" {
 				from += " (of " + fl.Origin + ")"
 			}
-			t.row(from, target+" in "+fl.City, fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), budgetUsed(fl), fl.Lost, state)
+			t.row(from, watch.InCity(target, fl.City), fl.Class, fl.Lane, fl.Head, fl.Settled, fl.Backlog, age(fl.OldestAge), budgetUsed(fl), fl.Lost, state)
 		}
 	}
 	section(w, "flows", t)

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/watch"
@@ -31,8 +32,10 @@ type watchFlags struct {
 	count    int
 }
 
-func (p *watchFlags) check() error {
+func (p *watchFlags) check(c *cobra.Command) error {
 	switch {
+	case !p.on && (c.Flags().Changed("interval") || c.Flags().Changed("count")):
+		return usageError{errors.New("--interval and --count are of --watch")}
 	case !p.on:
 		return nil
 	case p.interval < minInterval:

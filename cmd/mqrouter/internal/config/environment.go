@@ -9,8 +9,11 @@ import (
 )
 
 // commandVariables are read by commands that ask a deployment, beside the keys
-// of nodes; the last two are read by the tests.
-var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY", "MQROUTER_LONG", "MQROUTER_RACE"}
+// of nodes.
+var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY"}
+
+// testVariables are read by the tests, and nobody means them by mistake.
+var testVariables = []string{"MQROUTER_LONG", "MQROUTER_RACE"}
 
 // kubernetesVariable matches what Kubernetes puts into every container for a
 // service with a name such as mqrouter or mqrouter-broker.
@@ -35,7 +38,7 @@ func UnreadVariables(environ []string) []Unread {
 	var unread []Unread
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
-		if !strings.HasPrefix(name, EnvPrefix+"_") || slices.Contains(known, name) ||
+		if !strings.HasPrefix(name, EnvPrefix+"_") || slices.Contains(known, name) || slices.Contains(testVariables, name) ||
 			strings.HasPrefix(name, "MQROUTER_BENCH_") || kubernetesVariable.MatchString(name) {
 			continue
 		}
@@ -49,12 +52,13 @@ func variable(key string) string {
 	return EnvPrefix + "_" + strings.ToUpper(strings.ReplaceAll(key, "-", "_"))
 }
 
-// maxEdits is how many letters may differ for a name to be suggested.
+// maxEdits is how many letters may differ for a name to be suggested, though not
+// more than half of those that it has after the prefix.
 const maxEdits = 3
 
 // nearest returns the known name that takes the fewest edits, or "".
 func nearest(name string, known []string) string {
-	best, edits := "", maxEdits+1
+	best, edits := "", min(maxEdits, (len(name)-len(EnvPrefix)-1)/2)+1
 	for _, k := range known {
 		if d := distance(name, k); d < edits {
 			best, edits = k, d

@@ -8,12 +8,12 @@ import (
 func TestMistypedVariablesAreTold(t *testing.T) {
 	got := UnreadVariables([]string{
 		"HOME=/root", "MQROUTERX=1", "MQROUTER_NAME=a", "MQROUTER_ADMIN=x", "MQROUTER_REDIS_PASSWORD=p", "MQROUTER_BENCH_SECONDS=1",
-		"MQROUTER_DATADIR=/d", "MQROUTER_ADMIN_LISEN=x", "MQROUTER_WEATHER=fine",
+		"MQROUTER_DATADIR=/d", "MQROUTER_ADMIN_LISEN=x", "MQROUTER_WEATHER=fine", "MQROUTER_FOO=1", "MQROUTER_LONG=1",
 		// Of services named mqrouter and mqrouter-broker.
 		"MQROUTER_SERVICE_HOST=10.0.0.1", "MQROUTER_SERVICE_PORT=8081", "MQROUTER_SERVICE_PORT_GRPC=8081", "MQROUTER_PORT=tcp://10.0.0.1:8081",
 		"MQROUTER_PORT_8081_TCP_ADDR=10.0.0.1", "MQROUTER_BROKER_PORT_8081_TCP=tcp://10.0.0.1:8081",
 	})
-	want := []Unread{{"MQROUTER_DATADIR", "MQROUTER_DATA_DIR"}, {"MQROUTER_ADMIN_LISEN", "MQROUTER_ADMIN_LISTEN"}, {"MQROUTER_WEATHER", ""}}
+	want := []Unread{{"MQROUTER_DATADIR", "MQROUTER_DATA_DIR"}, {"MQROUTER_ADMIN_LISEN", "MQROUTER_ADMIN_LISTEN"}, {"MQROUTER_WEATHER", ""}, {"MQROUTER_FOO", ""}}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

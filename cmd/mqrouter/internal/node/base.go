@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -100,6 +101,9 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 		return nil, fmt.Errorf("node %q is a %s in %s, not a %s: start it with mqrouter %s", cfg.Name, b.self.Role, cfg.Topology, role, b.self.Role)
 	}
 	if b.certs, err = peer.OpenCertStore(peer.StoreOptions{Files: peer.FilesIn(cfg.PKI, cfg.Name), Logger: b.log}); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w; mqrouter pki issue --name %s makes a node's files", err, cfg.Name)
+		}
 		return nil, err
 	}
 	if have, want := b.certs.Identity(), peer.IdentityFor(t.Deployment, b.self); have != want {

@@ -1,7 +1,9 @@
 package pki
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"path/filepath"
 	"time"
@@ -59,6 +61,9 @@ func IssueAdmin(dir, out string, t *zone.Topology, name string, base peer.Reques
 
 func authority(dir string, t *zone.Topology) (*peer.Authority, error) {
 	a, err := peer.LoadAuthority(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w; mqrouter pki init makes an authority", err)
+	}
 	if err != nil {
 		return nil, err
 	}
