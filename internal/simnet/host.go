@@ -111,19 +111,28 @@ func (h *Host) parse(addr string) (netip.AddrPort, error) {
 	return ap, nil
 }
 
+// own reads an address that the host may bind; net.mu is held.
+func (h *Host) own(addr string) (netip.AddrPort, error) {
+	ap, err := h.parse(addr)
+	switch {
+	case err != nil:
+		return ap, err
+	case !h.up:
+		return ap, errDown
+	case ap.Addr() != h.addr:
+		return ap, fmt.Errorf("simnet: %s is no address of %s", addr, h.name)
+	}
+	return ap, nil
+}
+
 // Listen binds a TCP port of the host.
 func (h *Host) Listen(_ context.Context, addr string) (net.Listener, error) {
-	ap, err := h.parse(addr)
-	if err != nil {
-		return nil, err
-	}
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
+	ap, err := h.own(addr)
 	switch {
-	case !h.up:
-		return nil, errDown
-	case ap.Addr() != h.addr:
-		return nil, fmt.Errorf("simnet: %s is no address of %s", addr, h.name)
+	case err != nil:
+		return nil, err
 	case h.ports[ap.Port()] != nil:
 		return nil, syscall.EADDRINUSE
 	}
@@ -202,17 +211,12 @@ func (h *Host) ListenPacket(_ context.Context, addr string) (net.PacketConn, err
 }
 
 func (h *Host) bind(addr string) (*PacketConn, error) {
-	ap, err := h.parse(addr)
-	if err != nil {
-		return nil, err
-	}
 	h.net.mu.Lock()
 	defer h.net.mu.Unlock()
+	ap, err := h.own(addr)
 	switch {
-	case !h.up:
-		return nil, errDown
-	case ap.Addr() != h.addr:
-		return nil, fmt.Errorf("simnet: %s is no address of %s", addr, h.name)
+	case err != nil:
+		return nil, err
 	case h.sockets[ap.Port()] != nil:
 		return nil, syscall.EADDRINUSE
 	}
