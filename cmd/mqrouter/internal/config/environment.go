@@ -39,7 +39,7 @@ func UnreadVariables(environ []string) []Unread {
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
 		if !strings.HasPrefix(name, EnvPrefix+"_") || slices.Contains(known, name) || slices.Contains(testVariables, name) ||
-			strings.HasPrefix(name, "MQROUTER_BENCH_") || kubernetesVariable.MatchString(name) {
+			strings.HasPrefix(name, "MQROUTER_BENCH_") || strings.HasPrefix(name, "MQROUTER_FUZZ_") || kubernetesVariable.MatchString(name) {
 			continue
 		}
 		unread = append(unread, Unread{Name: name, Near: nearest(name, known)})
