@@ -45,8 +45,8 @@ func (s *Server) flowRoutes(mux *http.ServeMux, f Flows) {
 			return
 		}
 		list, err := f.Withdraw(r.Context(), req)
-		if err == nil {
-			s.log.Info("records for a group that is gone withdrawn", "group", req.Group, "flows", len(list), "dry", req.DryRun, "peer", who(r))
+		if err == nil && !req.DryRun && len(list) > 0 {
+			s.log.Info("records for a group that is gone withdrawn", "group", req.Group, "flows", len(list), "peer", who(r))
 		}
 		s.answer(w, orEmpty(list), err)
 	})

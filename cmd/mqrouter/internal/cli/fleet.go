@@ -139,6 +139,9 @@ func (f *fleet) statuses(ctx context.Context) []admin.Status {
 	for i, n := range nodes {
 		g.Go(func() error {
 			s, err := f.client.Status(ctx, n.Admin)
+			if err == nil && s.Node != string(n.Name) {
+				err = fmt.Errorf("%s is the address of another node now, %s", n.Admin, s.Node)
+			}
 			if err != nil {
 				s = admin.Status{Node: string(n.Name), Role: n.Role.String(), City: string(n.City.Name), Error: err.Error()}
 				if n.Zone != nil {

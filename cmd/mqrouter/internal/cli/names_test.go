@@ -1,11 +1,15 @@
 package cli
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
@@ -40,6 +44,30 @@ func TestNamesThatLeadNowhereAreSaidToDoSo(t *testing.T) {
 		if got := idHint(id) != ""; got != odd {
 			t.Errorf("a hint for id %q: %v", id, got)
 		}
+	}
+}
+
+// TestStatusTellsOneNodeFromAnother: an address that another node has now must not
+// show that node as the one that was asked for.
+func TestStatusTellsOneNodeFromAnother(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Write([]byte(`{"node": "rt-sh-1", "ready": true}`)) //nolint:errcheck // the client would tell
+	}))
+	defer other.Close()
+	addr := other.Listener.Addr().String()
+	text := string(sample.YAML)
+	for _, old := range []string{"admin: 127.0.0.1:5101", "admin: 127.0.0.1:5102"} {
+		text = strings.Replace(text, old, "admin: "+addr, 1)
+		addr = strings.Replace(addr, "127.0.0.1", "localhost", 1)
+	}
+	topo, err := zone.Parse([]byte(text), "sample")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fleet{topology: topo, client: admin.NewClient(nil, time.Second)}
+	all := f.statuses(t.Context())
+	if all[0].Error != "" || all[1].Node != "rt-sh-2" || !strings.Contains(all[1].Error, "another node now, rt-sh-1") {
+		t.Errorf("asked for rt-sh-1 and rt-sh-2: %+v and %+v", all[0], all[1])
 	}
 }
 
