@@ -74,13 +74,15 @@ type Broker struct {
 	// mu guards the fold's state. The fold holds it while it applies what was
 	// committed, readers while they look something up; nobody waits for the
 	// disk, the log or a peer under it, but for index reads and flushes.
-	mu      sync.RWMutex
-	state   *state
-	settles map[flow.Leg]uint64 // settlements that wait for company
-	reads   map[subKey]readTo   // progress of readers of landings that waits for company
-	holding map[*hands]struct{} // whose dispatcher exists
-	snapAt  record.Position     // position of the newest snapshot
-	trimAt  record.Position     // position of the one before: what a trim must leave
+	mu        sync.RWMutex
+	state     *state
+	settles   map[flow.Leg]uint64      // settlements that wait for company
+	reads     map[subKey]readTo        // progress of readers of landings that waits for company
+	holding   map[*hands]struct{}      // whose dispatcher exists
+	snapAt    record.Position          // position of the newest snapshot
+	trimAt    record.Position          // position of the one before: what a trim must leave
+	snapNeeds map[record.FlowID]uint64 // what the state of the newest snapshot needs of flows' indexes; see indexNeeds
+	trimNeeds map[record.FlowID]uint64 // likewise the one before; nil = everything
 }
 
 // Open opens the broker in its directory: it recovers the log, restores the

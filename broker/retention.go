@@ -248,8 +248,10 @@ func (b *Broker) trimIndexes(begin record.Position) error {
 			q.carried.dropBelow(begin)
 		}
 	}
-	for _, f := range b.state.out {
-		if err := trimIndex(f.index, begin); err != nil {
+	for id, f := range b.state.out {
+		if need, ok := b.trimNeeds[id]; !ok || f.index.First() >= need {
+			continue
+		} else if err := trimIndexTo(f.index, begin, need); err != nil {
 			return err
 		}
 	}
@@ -262,9 +264,30 @@ func (b *Broker) trimIndexes(begin record.Position) error {
 }
 
 func trimIndex(ix *queue.Index, begin record.Position) error {
+	return trimIndexTo(ix, begin, ix.Next())
+}
+
+// trimIndexTo trims no entry from most on.
+func trimIndexTo(ix *queue.Index, begin record.Position, most uint64) error {
 	i, _, err := ix.Search(begin)
-	if err != nil || i <= ix.First() {
+	if i = min(i, most); err != nil || i <= ix.First() {
 		return err
 	}
 	return ix.TrimBefore(i)
+}
+
+// indexNeeds returns the first entry of each flow's index that folding the log
+// behind this state reads: cursors that move and decisions to give up count the
+// bytes of what they pass. The log may have forgotten the records by then; a fold
+// that no longer finds their entries would leave them in the backlog.
+func (s *state) indexNeeds() map[record.FlowID]uint64 {
+	needs := make(map[record.FlowID]uint64, len(s.out))
+	for id, f := range s.out {
+		need := f.head()
+		for _, l := range f.legs {
+			need = min(need, l.firstPending(l.last(f.head()))-1)
+		}
+		needs[id] = need
+	}
+	return needs
 }

@@ -62,7 +62,7 @@ func (b *Broker) snapshot(ctx context.Context) error {
 		b.mu.Unlock()
 		return fmt.Errorf("flush of indexes: %w", err)
 	}
-	data, at := b.state.encode(), b.state.position
+	data, at, needs := b.state.encode(), b.state.position, b.state.indexNeeds()
 	b.mu.Unlock()
 	held := b.now() - began
 	if err := b.indexes.Sync(ctx); err != nil {
@@ -74,6 +74,7 @@ func (b *Broker) snapshot(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	b.trimAt, b.snapAt = b.snapAt, at
+	b.trimNeeds, b.snapNeeds = b.snapNeeds, needs
 	b.mu.Unlock()
 	b.metrics.snapshot(time.Duration(held))
 	if err := b.pruneSnapshots(); err != nil {
@@ -214,7 +215,7 @@ func (b *Broker) restore(ctx context.Context) error {
 func (b *Broker) resume(ctx context.Context, s *state, newer []string) error {
 	// trimAt stays 0: until the next snapshot is written, the log keeps what
 	// the one before this needs.
-	b.snapAt = s.position
+	b.snapAt, b.snapNeeds = s.position, s.indexNeeds()
 	if err := b.replay(ctx, s); err != nil {
 		return err
 	}
