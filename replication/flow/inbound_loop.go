@@ -57,6 +57,9 @@ func (x *inbound) advance(ctx context.Context, nextTick *time.Time) error {
 		if x.held == nil {
 			x.hold(now, x.in.sink.Writable())
 		}
+		if !x.holder && x.in.defers(&x.open) {
+			return errMoved // the topology lets a holder serve now
+		}
 		if x.rx.tick(now, x.in.budget.scarce(now)) {
 			p := wire.Drain{}
 			x.out.control(wire.TypeDrain, x.session, x.class, p.Append(nil))

@@ -3,6 +3,7 @@ package flow
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -51,6 +52,9 @@ func (p *pull) run(ctx context.Context) {
 	defer p.let(nil)
 	p.holders = p.in.pull.Holders(p.id)
 	p.s = newSupply(&p.in.lim, len(p.holders), time.Now())
+	if p.s.origin() { // the topology has changed since the origin's session was deferred
+		p.in.serveFromOrigin(p, true)
+	}
 	tick := time.NewTicker(lookAfter)
 	defer tick.Stop()
 	soon := time.NewTimer(0) // to ask again
@@ -185,11 +189,26 @@ func (p *pull) goBack(ctx context.Context) {
 	p.take(x, p.holders[0])
 }
 
+// turn begins anew with other holders: the topology has changed. Without any, the
+// origin serves.
+func (p *pull) turn(holders []Leg, now time.Time) {
+	p.let(errMoved)
+	p.holders, p.s = holders, newSupply(&p.in.lim, len(holders), now)
+	p.asked, p.again = time.Time{}, time.Time{}
+	p.in.log.Info("flow is to be served by others", "flow", FlowName(p.id), "holders", len(holders))
+	p.in.serveFromOrigin(p, p.s.origin())
+}
+
 // errSilent ends a holder's session that moves nothing.
 var errSilent = errors.New("flow: the holder has fallen silent")
 
-// look leaves a holder that has fallen silent.
+// look leaves a holder that has fallen silent, and all of them when others are to
+// serve now.
 func (p *pull) look(now time.Time) {
+	if h := p.in.pull.Holders(p.id); !slices.Equal(h, p.holders) {
+		p.turn(h, now)
+		return
+	}
 	if p.serving == nil {
 		return
 	}
