@@ -27,7 +27,7 @@ func TestWhoServesFollowsTheTopology(t *testing.T) {
 				}
 			}
 			r.run(10 * time.Second) // whoever is on its way arrives
-			r.links.crossed() // from here on
+			r.links.crossed()       // from here on
 			r.run(5 * time.Second)
 			crossed := r.links.crossed()
 			for _, c := range []zone.City{"a", "b", "c"} {
