@@ -19,10 +19,9 @@ type way struct{ from, to zone.City }
 // of them carry nothing. The zero value works.
 type links struct {
 	mu      sync.Mutex
-	cut     map[way]bool // frames vanish, dials hang; guarded by mu
-	slow    map[way]time.Duration
-	records map[way]int // in batches; guarded by mu
-
+	cut     map[way]bool          // frames vanish, dials hang; guarded by mu
+	slow    map[way]time.Duration // guarded by mu
+	records map[way]int           // in batches; guarded by mu
 }
 
 // set cuts a direction, or heals it.

@@ -208,6 +208,33 @@ func TestChildLeavesASilentParent(t *testing.T) {
 	}
 }
 
+// TestW1_SlowChildCostsItsParentNothing: the link from the relay city to its child
+// takes most of a second for a frame. Parent and siblings have each record as soon
+// as without it, and the child has all of them in the end.
+func TestW1_SlowChildCostsItsParentNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRelayRun(t)
+		defer r.close()
+		r.run(time.Second)
+		r.links.slowed(way{"b", "d"}, 800*time.Millisecond)
+		behind := false
+		for range 100 {
+			r.run(100 * time.Millisecond)
+			for _, g := range []zone.Group{"cza-g", "czb-g", "czc-g"} {
+				if n := len(r.sites[g].landedIDs("rules")); n < len(r.ids) {
+					t.Fatalf("%s has %d of %d records 100ms after the last", g, n, len(r.ids))
+				}
+			}
+			behind = behind || len(r.sites["czd-g"].landedIDs("rules")) < len(r.ids)
+		}
+		if !behind {
+			t.Error("the link was not slow: the child was never behind")
+		}
+		r.links.slowed(way{"b", "d"}, 0)
+		r.each("cza-g", "czb-g", "czc-g", "czd-g")
+	})
+}
+
 // TestOriginServesAtLast: no other city has the records.
 func TestOriginServesAtLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

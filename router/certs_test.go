@@ -152,7 +152,7 @@ func TestA3_WrongCredentialsOfOneRouterAreNamedAndHarmNoOther(t *testing.T) {
 		return ok
 	})
 	s := c.open(c.routers["rt-sh-1"], 1, nil)
-	defer s.Close(wire.CodeOK) //nolint:errcheck // it has none
+	defer s.Close(wire.CodeOK)
 	recv(t, s)
 	for n := range uint64(50) {
 		if err := s.Send(t.Context(), batch(1, n, 1000)); err != nil {

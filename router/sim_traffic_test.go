@@ -243,7 +243,7 @@ func (l *simLane) once(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
-	defer s.Close(wire.CodeOK) //nolint:errcheck // it has none
+	defer s.Close(wire.CodeOK)
 	wg.Go(func() { routers[0].ServePeer(ctx, zone.Node(groupOf(l.from)+"-1"), &bounded{far}) })
 
 	l.mu.Lock()

@@ -125,8 +125,10 @@ func TestVerifierSpreadsAndComesAtOnce(t *testing.T) {
 		}
 	}
 	d := destination{"c1", "g"}
-	if v.met(d, store{1, 1}) || v.met(d, store{1, 1}) {
-		t.Error("the store that was met first is no news")
+	for range 2 {
+		if v.met(d, store{1, 1}) {
+			t.Error("the store that was met first is no news")
+		}
 	}
 	if !v.met(d, store{1, 2}) || ask(33*time.Second, 16) != 5 {
 		t.Error("another start of the store does not bring its legs at once")
