@@ -33,8 +33,14 @@ type ground struct {
 // startGround runs `mqrouter dev --processes` until the test ends.
 func startGround(t *testing.T, args ...string) *ground {
 	t.Helper()
+	return startGroundOf(t, string(sample.YAML), args...)
+}
+
+// startGroundOf is startGround with another topology of the sample's nodes.
+func startGroundOf(t *testing.T, yaml string, args ...string) *ground {
+	t.Helper()
 	d := &deployment{dir: filepath.Join(t.TempDir(), "dev"), offset: offsetFor(t)}
-	text, net := relayTopology(t, string(sample.YAML), d.offset)
+	text, net := relayTopology(t, yaml, d.offset)
 	begin := filepath.Join(t.TempDir(), "begin.yaml")
 	if err := os.WriteFile(begin, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
