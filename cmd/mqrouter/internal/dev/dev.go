@@ -75,7 +75,7 @@ func Run(ctx context.Context, o Options) error {
 	if o.Processes {
 		stop, err := d.supervise()
 		if err != nil {
-			return err
+			return explain(err)
 		}
 		defer stop()
 		d.say("starting deployment %q, %d processes, data in %s, logs in %s", t.Deployment, len(nodes), f.dir, filepath.Dir(f.nodeLog("x")))

@@ -11,6 +11,7 @@
 //	mqrouter.log    what the nodes log
 //	logs/NAME.log   instead, for a node that is a process
 //	pids/NAME       its pid, while it runs
+//	locks/NAME      locked by the dev that supervises it
 //
 // # Processes
 //

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -271,13 +272,40 @@ func (d *deployment) supervise() (stop func(), err error) {
 	if d.exe, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("dev: the path of this program: %w", err)
 	}
-	for _, dir := range []string{filepath.Dir(d.f.nodeLog("x")), filepath.Dir(d.f.pid("x"))} {
+	for _, dir := range []string{filepath.Dir(d.f.nodeLog("x")), filepath.Dir(d.f.pid("x")), filepath.Dir(d.f.lock("x"))} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("dev: %w", err)
 		}
 	}
+	unlock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
 	d.alive = map[*child]struct{}{}
 	d.ask = admin.NewClient(nil, askTimeout)
 	d.starter = newStarter()
-	return d.starter.close, nil
+	return func() {
+		d.starter.close()
+		unlock()
+	}, nil
+}
+
+// lock takes the nodes, so that a second dev of the same folder does not write
+// over the pid files of those that run. Others of its nodes may run elsewhere.
+func (d *deployment) lock() (unlock func(), err error) {
+	var held []io.Closer
+	unlock = func() {
+		for _, l := range held {
+			l.Close() //nolint:errcheck // the lock ends with the file, whatever is said
+		}
+	}
+	for _, n := range d.nodes {
+		l, err := disk.OS{}.Lock(d.f.lock(n.Name))
+		if err != nil {
+			unlock()
+			return nil, fmt.Errorf("dev: %s: %w", n.Name, err)
+		}
+		held = append(held, l)
+	}
+	return unlock, nil
 }

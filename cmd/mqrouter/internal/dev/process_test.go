@@ -1,11 +1,15 @@
 package dev
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 func TestPausesDoubleWhileDeathsFollowEachOther(t *testing.T) {
@@ -35,4 +39,35 @@ func TestLastWordsAreTheEndOfTheLog(t *testing.T) {
 	if got := tail(path + ".missing"); !strings.Contains(got, "no such file") {
 		t.Errorf("got %q", got)
 	}
+}
+
+// TestASecondDevKeepsOffTheNodesOfTheFirst: it would write over their pid files,
+// and take them away when it fails.
+func TestASecondDevKeepsOffTheNodesOfTheFirst(t *testing.T) {
+	f := folder{t.TempDir()}
+	supervise := func(nodes ...zone.Node) (stop func(), err error) {
+		d := &deployment{f: f}
+		for _, n := range nodes {
+			d.nodes = append(d.nodes, &zone.NodeInfo{Name: n})
+		}
+		return d.supervise()
+	}
+	stop, err := supervise("a", "b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := supervise("c", "b"); !errors.Is(err, disk.ErrLocked) || !strings.Contains(explain(err).Error(), "another mqrouter dev") {
+		t.Errorf("a node that runs: %v", err)
+	}
+	other, err := supervise("c") // which the one that failed has let go
+	if err != nil {
+		t.Fatalf("another node of the same folder: %v", err)
+	}
+	defer other()
+	stop()
+	again, err := supervise("a", "b")
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	again()
 }
