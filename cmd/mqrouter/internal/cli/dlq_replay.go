@@ -66,12 +66,16 @@ type replayRun struct {
 	told   time.Time // when progress was last told
 }
 
+// slowestRate is one letter in about eleven days; what is slower is a slip, whose
+// pauses do not fit into a time.Duration in the end.
+const slowestRate = 1e-6
+
 func (r *replayRun) run(ctx context.Context, f *fleet, args []string) error {
 	if len(args) == 0 && r.group == "" && !r.parked {
 		return usageError{errors.New("say what: --group GROUP, --parked or a message id")}
 	}
-	if r.limit < 0 || r.rate < 0 {
-		return usageError{errors.New("--limit and --rate must not be negative")}
+	if r.limit < 0 || !(r.rate >= 0) || r.rate > 0 && r.rate < slowestRate { // NaN is none of both
+		return usageError{fmt.Errorf("--limit must not be negative, and --rate must be 0 or at least %v", slowestRate)}
 	}
 	now := time.Now()
 	q, err := r.query(now)

@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"errors"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -98,6 +100,17 @@ func TestFilesThatAreMissingSayWhoMakesThem(t *testing.T) {
 	} {
 		if code, _, text := call(t, c.args...); code != ExitFailed || !strings.Contains(text, c.says) {
 			t.Errorf("%v: exit code %d, %q; want %q", c.args, code, text, c.says)
+		}
+	}
+}
+
+// TestRatesThatAreNoneAreRefused: NaN compares with nothing, and the pauses of an
+// absurdly low rate would not fit a time.Duration.
+func TestRatesThatAreNoneAreRefused(t *testing.T) {
+	for _, rate := range []float64{-1, 1e-300, math.NaN(), math.Inf(-1)} {
+		r := replayRun{letterFlags: letterFlags{group: "g"}, rate: rate}
+		if err := r.run(t.Context(), nil, nil); !errors.As(err, new(usageError)) {
+			t.Errorf("rate %v: %v", rate, err)
 		}
 	}
 }
