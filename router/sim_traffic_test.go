@@ -169,6 +169,7 @@ type simLane struct {
 	born     []time.Time     // of each number, from the first; guarded by mu
 	waits    []time.Duration // until it was settled; guarded by mu
 	refusals map[wire.Code]int
+	final    int    // refusals that name no time to try again; guarded by mu
 	session  uint64 // of the present one; 0 = none
 	opens    int
 	closing  bool // no more new numbers
@@ -332,6 +333,9 @@ func (l *simLane) read(ctx context.Context, s wire.Stream) (uint64, error) {
 			if r, err := wire.ParseRefuse(f.Payload); err == nil {
 				l.mu.Lock()
 				l.refusals[r.Code]++
+				if r.RetryAfter == 0 {
+					l.final++
+				}
 				l.mu.Unlock()
 			}
 			return 0, errEnded
