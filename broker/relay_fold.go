@@ -78,6 +78,7 @@ func (s *state) applyOnward(pos record.Position, body *topologyBody) error {
 		}
 		legs := s.onward[id.Target]
 		if !s.serves(id.Target) {
+			s.touchRelay(r) // whoever waits for its landings learns that there are none any more
 			delete(s.relays, id)
 			s.dropped = append(s.dropped, droppedIndex{indexName(r.ixID), pos})
 			continue

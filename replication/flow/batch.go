@@ -23,8 +23,9 @@ type run struct {
 
 // cut takes the first run of items that has at most limit data bytes. The run
 // of a first record that is larger alone has that record. old is the residency
-// of the run before, used again when it is the same.
-func cut(items []Item, limit int, old []zone.City) run {
+// of the run before, used again when it is the same. trace says to note which
+// records ask for spans.
+func cut(items []Item, limit int, old []zone.City, trace bool) run {
 	r := run{skip: items[0].Skip, gap: items[0].Gap, reason: items[0].Reason}
 	for i := range items {
 		it := &items[i]
@@ -51,7 +52,7 @@ func cut(items []Item, limit int, old []zone.City) run {
 		}
 		r.raw += size
 		r.items = items[:i+1]
-		if err == nil && len(v.TraceContext()) > 0 {
+		if trace && err == nil && len(v.TraceContext()) > 0 {
 			r.traced.add(it.Number, &v)
 		}
 	}

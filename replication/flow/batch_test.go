@@ -39,7 +39,7 @@ func TestCutMakesHomogeneousRuns(t *testing.T) {
 	var got []piece
 	var old []zone.City
 	for len(items) > 0 {
-		r := cut(items, 1000, old)
+		r := cut(items, 1000, old, false)
 		if !r.skip {
 			old = r.residency
 		}
@@ -55,7 +55,7 @@ func TestCutMakesHomogeneousRuns(t *testing.T) {
 }
 
 func TestAppendRawIsTheBatchThatWireWrites(t *testing.T) {
-	r := cut([]Item{item(t, 1, 10), item(t, 2, 300)}, 1000, nil)
+	r := cut([]Item{item(t, 1, 10), item(t, 2, 300)}, 1000, nil, false)
 	b := wire.Batch{First: 1, Count: 2, Lineage: 1, LineageEpoch: 1, Path: []zone.City{"A"}}
 	got := appendRaw(nil, &b, &r)
 	b.Data = appendData(nil, &r)

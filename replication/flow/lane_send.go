@@ -106,7 +106,7 @@ func (l *lane) sendNext(ctx context.Context, c *conn) (bool, error) {
 // sendItems sends the items run by run until the credit's bytes are used.
 func (l *lane) sendItems(ctx context.Context, c *conn, items []Item, bytes int) (sentAny bool, err error) {
 	for len(items) > 0 {
-		r := cut(items, bytes, l.residency)
+		r := cut(items, bytes, l.residency, l.o.tracer.On())
 		if !r.skip && r.raw > maxData {
 			r.items = items[:1]
 			if err := l.sendRange(ctx, c, wire.TypeSkip, items[0].Number, record.ReasonTooLarge); err != nil {

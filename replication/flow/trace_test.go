@@ -32,13 +32,16 @@ func TestBatchTellsItsTracedRecords(t *testing.T) {
 	for i := range items {
 		items[i].Number = uint64(i + 1)
 	}
-	r := cut(items, 1<<20, nil)
+	r := cut(items, 1<<20, nil, true)
 	if r.traced.count != 20 || len(r.traced.first) != tracing.MaxPerBatch || r.traced.first[0].number != 4 || r.traced.first[0].topic != "t" || r.traced.first[0].id != "m0" {
 		t.Errorf("traced = %+v, want the first of 20 from number 4 on", r.traced)
 	}
 	for name, items := range map[string][]Item{"not sampled": withContext(t, 20, quiet), "without a context": withContext(t, 20, "")} {
-		if n := testing.AllocsPerRun(100, func() { cut(items, 1<<20, nil) }); n != 0 {
+		if n := testing.AllocsPerRun(100, func() { cut(items, 1<<20, nil, true) }); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
+	}
+	if n := testing.AllocsPerRun(100, func() { cut(items, 1<<20, nil, false) }); n != 0 {
+		t.Errorf("nobody traces: %v allocations", n)
 	}
 }
