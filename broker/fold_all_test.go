@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -70,4 +71,14 @@ func TestFoldFromScratchKnowsWhatIsGivenUpAndGoesOnward(t *testing.T) {
 			s.up()
 		}
 	})
+}
+
+// TestFlowsHaveOneOrder: the fold and its snapshots go by it.
+func TestFlowsHaveOneOrder(t *testing.T) {
+	group := record.FlowID{Origin: "a", Incarnation: 1, Target: "b"}
+	channel := group
+	channel.Channel = true
+	if flowOrder(group, channel) >= 0 || flowOrder(channel, group) <= 0 {
+		t.Error("a channel and a group of one name have no order")
+	}
 }

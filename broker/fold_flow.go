@@ -252,5 +252,7 @@ func flowOrder(a, b record.FlowID) int {
 	return cmp.Or(
 		cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Incarnation, b.Incarnation),
 		cmp.Compare(a.Target, b.Target), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Lane, b.Lane),
+		// A channel may have the name of a group.
+		cmp.Compare(flagIf(a.Channel, 1), flagIf(b.Channel, 1)),
 	)
 }
