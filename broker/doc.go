@@ -60,4 +60,7 @@
 // the log still holds, under the numbers that the newest snapshot says, unless
 // the log leaves open which those are. The bodies of control records are described in control.go and
 // cause.go.
+//
+// A flow's index keeps entries longer than the log their records: as long as a
+// fold that begins at the older snapshot counts the bytes of a backlog from them.
 package broker
