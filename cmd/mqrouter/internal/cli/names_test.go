@@ -53,7 +53,7 @@ func TestNamesThatLeadNowhereAreSaidToDoSo(t *testing.T) {
 // show that node as the one that was asked for.
 func TestStatusTellsOneNodeFromAnother(t *testing.T) {
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Write([]byte(`{"node": "rt-sh-1", "ready": true}`)) //nolint:errcheck // the client would tell
+		w.Write([]byte(`{"node": "rt-sh-1", "ready": true}`))
 	}))
 	defer other.Close()
 	addr := other.Listener.Addr().String()

@@ -296,7 +296,7 @@ func (d *deployment) lock() (unlock func(), err error) {
 	var held []io.Closer
 	unlock = func() {
 		for _, l := range held {
-			l.Close() //nolint:errcheck // the lock ends with the file, whatever is said
+			l.Close() // the lock ends with the file, whatever is said
 		}
 	}
 	for _, n := range d.nodes {
