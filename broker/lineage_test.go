@@ -3,11 +3,13 @@ package broker
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
@@ -48,6 +50,28 @@ func TestManyStartsOfTheOriginStrandNobody(t *testing.T) {
 		to.up()
 		w.settled()
 		wantOnce(t, to.drain("transfer-credit", "transfer"), append(ids, "next", "last"))
+	})
+}
+
+// TestTheLineageInForceIsToldBeforeItsRecordIsFolded: a session opened right after
+// a start would else tell a table without it, and be refused as diverged with the
+// first number that is given.
+func TestTheLineageInForceIsToldBeforeItsRecordIsFolded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, sample(t), testLimits(), "rz02-a-1", "rz03-a-1")
+		defer w.close()
+		from := w.sites["rz02-a"]
+		from.publish(from.message("transfer", "first", "userId", "50"))
+		w.settled()
+		id := from.Status().Outgoing[0].Flow
+		before, _ := from.Origin(id)
+		from.bounce()
+		got, _ := from.Origin(id)
+		start := from.log.Present()
+		want := append(before.Lineage, flow.Mark{Epoch: start.Epoch, ID: start.ID, First: 2})
+		if !slices.Equal(got.Lineage, want) {
+			t.Errorf("told right after a start: %+v, want %+v", got.Lineage, want)
+		}
 	})
 }
 

@@ -39,6 +39,7 @@ type logReader interface {
 // logIdentity never blocks and does not change after opening.
 type logIdentity interface {
 	Incarnation() record.Incarnation
+	Present() commitlog.LineageStart
 	Epoch() uint64
 	Lineage() []commitlog.LineageStart
 	Lanes() int

@@ -108,8 +108,11 @@ func (b *Broker) origin(id record.FlowID) (flow.OriginState, *queue.Index, uint6
 	st.Lineage = append(st.Lineage, f.marks...)
 	// The lineage in force counts from its start on, so that a store that came
 	// back from an old copy differs from its original before it numbers anything.
-	if n := len(st.Lineage); n == 0 || st.Lineage[n-1].ID != b.state.lineage {
-		st.Lineage = append(st.Lineage, b.state.mark(f.head()+1))
+	// The log knows it; the fold learns of it a sync later, when a session may have
+	// been opened already, and its table must not grow behind its back.
+	present := b.log.Present()
+	if n := len(st.Lineage); n == 0 || st.Lineage[n-1].ID != present.ID {
+		st.Lineage = append(st.Lineage, flow.Mark{Epoch: present.Epoch, ID: present.ID, First: f.head() + 1})
 	}
 	told := st.Head + 1
 	for _, l := range f.legs {

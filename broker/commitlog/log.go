@@ -120,6 +120,10 @@ func (l *Log) Incarnation() record.Incarnation { return l.inc }
 // Lanes returns the lane count of the store, fixed when it was created.
 func (l *Log) Lanes() int { return l.store.meta.Lanes }
 
+// Present returns the present lineage, which began with Open: before Start has
+// put its record on the disk, too.
+func (l *Log) Present() LineageStart { return l.lineage }
+
 // Epoch returns the epoch of the present lineage.
 func (l *Log) Epoch() uint64 { return l.lineage.Epoch }
 
