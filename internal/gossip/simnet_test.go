@@ -85,7 +85,10 @@ func (t *simTransport) WriteTo(b []byte, addr string) (time.Time, error) {
 			}
 		}
 		if late := t.net.late(t.addr.String(), addr); late > 0 {
-			time.AfterFunc(late, arrive)
+			go func() {
+				time.Sleep(late)
+				arrive()
+			}()
 		} else {
 			arrive()
 		}
