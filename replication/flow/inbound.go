@@ -144,7 +144,7 @@ func (x *inbound) begin(ctx context.Context, f wire.Frame) error {
 		return err
 	}
 	have := in.sink.Resume(o.Flow)
-	r, refusal := reconcile(&o, &have)
+	r, refusal := reconcile(&o, &have, in.ahead(&o))
 	if refusal != nil {
 		in.met.diverged()
 		x.log.Error("flow refused, origin and destination disagree", "err", refusal, "settled", have.Settled, "head", o.Head)

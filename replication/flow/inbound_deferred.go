@@ -32,7 +32,7 @@ func (x *inbound) beginDeferred() error {
 	}
 	now := time.Now()
 	have := in.sink.Resume(x.open.Flow)
-	r, refusal := reconcile(&x.open, &have)
+	r, refusal := reconcile(&x.open, &have, true)
 	if refusal != nil {
 		return x.complain(refusal)
 	}
@@ -85,10 +85,7 @@ var errMoved = refused(wire.CodeDraining, "who serves the flow changes")
 // lineages that the origin told.
 func (x *inbound) tell() error {
 	have := x.in.sink.Resume(x.open.Flow)
-	open := x.open
-	// What the origin has numbered since its Open is not in it.
-	open.Role = wire.OpenHolder
-	r, refusal := reconcile(&open, &have)
+	r, refusal := reconcile(&x.open, &have, true)
 	switch {
 	case refusal != nil:
 		return x.complain(refusal)

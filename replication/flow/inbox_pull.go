@@ -50,6 +50,11 @@ func (in *Inbox) defers(o *wire.Open) bool {
 	return p == nil || !p.byOrigin
 }
 
+// ahead reports whether numbers above an Open's head may have settled here.
+func (in *Inbox) ahead(o *wire.Open) bool {
+	return o.Role == wire.OpenHolder || in.pull.Holders != nil && o.Flow.Channel
+}
+
 // want says that the flow has numbers that have not settled here.
 func (in *Inbox) want(id record.FlowID) {
 	in.mu.Lock()

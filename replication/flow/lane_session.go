@@ -334,6 +334,12 @@ func (l *lane) accepted(c *conn, own *origin, a *wire.Accept) error {
 	if a.Group != l.leg.Group {
 		return refused(wire.CodeWrongIdentity, "group %q answered", a.Group)
 	}
+	if l.s.owner && a.Next > own.state.Head+1 { // by another city that has landed it
+		if err := l.look(); err != nil {
+			return err
+		}
+		own.state = l.state
+	}
 	if err := own.verify(a); err != nil {
 		return err
 	}

@@ -20,7 +20,12 @@ type resumption struct {
 // behind its end the origin went on in a lineage that the destination has never
 // seen. What the destination settled beyond are orphans, of a history that the
 // origin lost.
-func reconcile(o *wire.Open, have *SinkState) (resumption, *RefusedError) {
+//
+// ahead says that more may have settled here than the Open's head tells: a
+// holder may have less of the flow than is here, and what holders brought may
+// have been numbered after the origin wrote its Open. The origin then judges
+// Accept by the head that it has when that arrives.
+func reconcile(o *wire.Open, have *SinkState, ahead bool) (resumption, *RefusedError) {
 	table := o.Lineage
 	if v := checkTable(o); v != nil {
 		return resumption{}, v
@@ -35,8 +40,8 @@ func reconcile(o *wire.Open, have *SinkState) (resumption, *RefusedError) {
 		end := o.Head
 		if i+1 < len(table) {
 			end = table[i+1].First - 1
-		} else if o.Role == wire.OpenHolder {
-			end = max(end, h.Last) // a holder may have less of it than is here
+		} else if ahead {
+			end = max(end, h.Last)
 		} else if h.Last > o.Head {
 			// The lineage is still being written, so the origin cannot have
 			// numbered less in it than the destination has.

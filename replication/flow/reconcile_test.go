@@ -59,7 +59,7 @@ func TestReconcileFindsTheLastCommonNumber(t *testing.T) {
 		{"empty row", table(0, 1), 10, SinkState{}, resumption{}, wire.CodeMalformed},
 	} {
 		o := wire.Open{Lineage: tc.table, Head: tc.head, Oldest: 1}
-		got, err := reconcile(&o, &tc.have)
+		got, err := reconcile(&o, &tc.have, o.Role == wire.OpenHolder)
 		if code := codeOrOK(err); got != tc.want || code != tc.code {
 			t.Errorf("%s: %+v, %v; want %+v, %v", tc.name, got, code, tc.want, tc.code)
 		}
@@ -104,5 +104,26 @@ func TestVerifyTrustsOnlyWhatItKnows(t *testing.T) {
 		if got := codeOrOK(o.verify(&wire.Accept{Next: tc.next, Last: tc.last})); got != tc.want {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
+	}
+}
+
+// TestHeadOfAnOpenMayBeOld: what holders brought was numbered after the origin
+// wrote its Open. The origin judges by the head that it has by then.
+func TestHeadOfAnOpenMayBeOld(t *testing.T) {
+	o := wire.Open{Head: 5, Oldest: 1, Lineage: []wire.Mark{{Epoch: 1, ID: 7, First: 1}}}
+	have := SinkState{Known: true, Settled: 9, History: []Have{{Lineage: 7, Epoch: 1, Last: 9}}}
+	if r, err := reconcile(&o, &have, true); err != nil || r.next != 10 {
+		t.Errorf("with holders: next %d, %v", r.next, err)
+	}
+	if _, err := reconcile(&o, &have, false); err == nil || err.Code != wire.CodeDiverged {
+		t.Errorf("without: %v", err)
+	}
+	own := origin{state: OriginState{Head: 5, Oldest: 1, Lineage: []Mark{{Epoch: 1, ID: 7, First: 1}}}}
+	if err := own.verify(&wire.Accept{Next: 10}); err == nil || err.Code != wire.CodeDiverged {
+		t.Errorf("the origin with that head: %v", err)
+	}
+	own.state.Head = 9
+	if err := own.verify(&wire.Accept{Next: 10}); err != nil {
+		t.Errorf("the origin with its present head: %v", err)
 	}
 }
