@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
-	"strings"
 	"syscall"
 )
 
@@ -24,8 +24,15 @@ import (
 //     is paced by the real clock, leave the order of goroutines to what they do.
 //     A world allocates some hundred megabytes.
 //   - crypto/rand is seeded by testing/cryptotest.
+//   - A new folder is its working directory and has all its files, by relative
+//     names: what other worlds left elsewhere would be seen in the random part of
+//     the name of a temporary folder, and so in all that is drawn after it.
 //
-// What is left is the start: threads that wake each other before the test begins
+// Left alone is sync.Mutex, which looks at the real clock: one that was waited for
+// longer than a millisecond goes to its waiters in their order. No world has been
+// seen to differ by it.
+//
+// And the start: threads that wake each other before the test begins
 // may make one more or fewer of them, and each draws from the source. A child
 // that finds another number than usual says so and is started anew.
 
@@ -40,6 +47,9 @@ const (
 	waitNoThread     = 0x20000000
 	auxRandom        = 25 // AT_RANDOM
 )
+
+// exactName is the name that every such process is given.
+const exactName = "sim.test"
 
 // exactChild reports whether this process is such a world.
 func exactChild() bool { return os.Getenv(exactEnv) != "" }
@@ -68,52 +78,58 @@ func runExact(seed uint64, verbose bool) (output string, passed bool, err error)
 	// A tracer is a thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	out, err := os.CreateTemp("", "mqrouter-sim-out-*")
-	if err != nil {
-		return "", false, err
-	}
-	defer os.Remove(out.Name()) // a temporary file
-	defer out.Close()           // likewise
 	for range exactTries {
-		if err := out.Truncate(0); err != nil {
-			return "", false, err
-		}
-		code, err := traced(seed, verbose, out)
+		output, code, err := traced(seed, verbose)
 		if err != nil {
 			return "", false, fmt.Errorf("%w: %w", errNotExact, err)
 		}
-		if code == exactAgain {
-			continue
+		if code != exactAgain {
+			return output, code == 0, nil
 		}
-		text, err := os.ReadFile(out.Name())
-		return string(text), code == 0, err
 	}
 	return "", false, fmt.Errorf("%w: none of %d starts had %d threads", errNotExact, exactTries, exactThread)
 }
 
-// traced runs a child and returns its exit code.
-func traced(seed uint64, verbose bool, out *os.File) (int, error) {
-	args := []string{os.Args[0], "-test.run=^" + worldTest + "$", "-test.v", fmt.Sprintf("-seed=%d", seed)}
+// traced runs a child and returns its output and its exit code.
+func traced(seed uint64, verbose bool) (output string, code int, err error) {
+	program, err := os.Executable()
+	if err != nil {
+		return "", 0, err
+	}
+	dir, err := os.MkdirTemp("", "mqrouter-sim-*")
+	if err != nil {
+		return "", 0, err
+	}
+	defer os.RemoveAll(dir) // a temporary folder
+	out, err := os.Create(filepath.Join(dir, "output"))
+	if err != nil {
+		return "", 0, err
+	}
+	defer out.Close() // what it holds is read below
+	args := []string{exactName, "-test.run=^" + worldTest + "$", "-test.v", fmt.Sprintf("-seed=%d", seed)}
+	// Few variables: the length of an environment moves addresses.
 	env := []string{exactEnv + "=1", "GOMAXPROCS=1", "GOGC=off", "GODEBUG=asyncpreemptoff=1"}
 	if verbose {
 		env = append(env, logEnv+"=1")
 	}
-	for _, v := range os.Environ() { // as few as needed: their length moves addresses
-		if name, _, _ := strings.Cut(v, "="); name == "TMPDIR" || name == traceEnv {
-			env = append(env, v)
+	if path := os.Getenv(traceEnv); path != "" {
+		if path, err = filepath.Abs(path); err != nil {
+			return "", 0, err
 		}
+		env = append(env, traceEnv+"="+path)
 	}
-	if _, err := out.Seek(0, 0); err != nil {
-		return 0, err
-	}
-	p, err := os.StartProcess(os.Args[0], args, &os.ProcAttr{
-		Env: env, Files: []*os.File{nil, out, out}, Sys: &syscall.SysProcAttr{Ptrace: true},
+	p, err := os.StartProcess(program, args, &os.ProcAttr{
+		Dir: dir, Env: env, Files: []*os.File{nil, out, out}, Sys: &syscall.SysProcAttr{Ptrace: true},
 	})
 	if err != nil {
-		return 0, err
+		return "", 0, err
 	}
 	defer p.Release() // it was waited for
-	return follow(p.Pid)
+	if code, err = follow(p.Pid); err != nil {
+		return "", 0, err
+	}
+	text, err := os.ReadFile(out.Name())
+	return string(text), code, err
 }
 
 // follow prepares the child, which stands at its first instruction, stops its

@@ -46,17 +46,20 @@ var authorities struct {
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	root, err := os.MkdirTemp("", "mqrouter-sim-*")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+	usualStart()
+	root := "pki" // in the folder of its own
+	if !exactChild() {
+		var err error
+		if root, err = os.MkdirTemp("", "mqrouter-sim-*"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
 	}
 	authorities.root, authorities.dirs = root, map[[32]byte]string{}
 	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // a simulated socket has none
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(400)
 	}
-	usualStart()
 	code := m.Run()
 	_ = os.RemoveAll(root)
 	os.Exit(code)
@@ -158,11 +161,10 @@ func TestWorldKeepsItsPromises(t *testing.T) {
 }
 
 // TestWorldReplaysExactly runs one world several times and compares every event
-// of the network. Two runs must be alike. On a crowded machine one may differ, by
-// what the tracer does not fix; the long suite allows none.
+// of the network.
 func TestWorldReplaysExactly(t *testing.T) {
-	runs, strict := 3, os.Getenv("MQROUTER_LONG") != ""
-	if strict {
+	runs := 3
+	if os.Getenv("MQROUTER_LONG") != "" {
 		runs = 20
 	}
 	digest := regexp.MustCompile(`[0-9]+ events [0-9a-f]{16}`)
@@ -179,7 +181,7 @@ func TestWorldReplaysExactly(t *testing.T) {
 		t.Logf("run %d: %s", i+1, got)
 		seen[got]++
 	}
-	if len(seen) > 1 && strict || len(seen) == runs {
+	if len(seen) > 1 {
 		t.Errorf("%d runs of one seed went %d ways", runs, len(seen))
 	}
 }
