@@ -76,7 +76,7 @@ type Broker struct {
 	// disk, the log or a peer under it, but for index reads and flushes.
 	mu        sync.RWMutex
 	state     *state
-	settles   map[flow.Leg]uint64      // settlements that wait for company
+	settles   map[flow.Leg]settled     // settlements that wait for company
 	reads     map[subKey]readTo        // progress of readers of landings that waits for company
 	holding   map[*hands]struct{}      // whose dispatcher exists
 	snapAt    record.Position          // position of the newest snapshot
@@ -99,7 +99,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
-		failed: make(chan struct{}), settles: map[flow.Leg]uint64{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
+		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
 	}
 	var err error
 	if b.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {

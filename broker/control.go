@@ -35,7 +35,8 @@ func (e *BodyError) Error() string {
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
 //	                     in version 2: n, each channel: name str, served onward u8, n, each leg onward from here: city str, group str
 //	TypeProgress         version u8 = 1 | n, each topic: name str, incarnation u64 | a delta of package consumer
-//	TypeSettle           version u8 = 1 | n, each leg: flow, city str, group str, through uvarint
+//	TypeSettle           version u8 = 2 | n, each leg: flow, city str, group str, through uvarint,
+//	                     lineage u64 of a flow that landed here, else 0
 //	TypeSeal             version u8 = 1 | flow
 //	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
 //	                     n, each range: distance from the end of the one before, length
@@ -45,7 +46,7 @@ const (
 	topologyVersion = 1
 	topologyOnward  = 2 // with what is served onward; written only when there is something
 	progressVersion = 1
-	settleVersion   = 1
+	settleVersion   = 2
 	sealVersion     = 1
 	giveUpVersion   = 1
 	carriedVersion  = 1
@@ -257,10 +258,27 @@ func parseProgressBody(b []byte) (map[zone.Topic]record.Position, consumer.Delta
 	return incarnations, delta, err
 }
 
+// settled is how far a leg is settled.
+type settled struct {
+	through uint64
+	// lineage is the one that through is of, for a flow that landed here: when its
+	// origin came back as an older copy meanwhile, the number has another meaning
+	// and moves no cursor. 0 for a flow of this group.
+	lineage record.LineageID
+}
+
+// then returns what holds when b is heard after a.
+func (a settled) then(b settled) settled {
+	if b.through == 0 || a.lineage == b.lineage && a.through > b.through {
+		return a
+	}
+	return b
+}
+
 // settleItem moves the cursor of one leg.
 type settleItem struct {
-	leg     flow.Leg
-	through uint64
+	leg flow.Leg
+	to  settled
 }
 
 func appendSettleBody(dst []byte, items []settleItem) []byte {
@@ -271,7 +289,8 @@ func appendSettleBody(dst []byte, items []settleItem) []byte {
 		e.flow(it.leg.Flow)
 		e.str(string(it.leg.City))
 		e.str(string(it.leg.Group))
-		e.uint(it.through)
+		e.uint(it.to.through)
+		e.u64(uint64(it.to.lineage))
 	}
 	return e.b
 }
@@ -284,7 +303,7 @@ func parseSettleBody(b []byte) ([]settleItem, error) {
 	var items []settleItem
 	for range d.count() {
 		it := settleItem{leg: flow.Leg{Flow: d.flow(), City: zone.City(d.str()), Group: zone.Group(d.str())}}
-		it.through = d.uint()
+		it.to = settled{d.uint(), record.LineageID(d.u64())}
 		items = append(items, it)
 	}
 	if !d.ok() {

@@ -70,9 +70,9 @@ var bodies = []struct {
 	{"cause", func() []byte { return appendCause(nil, goldenCause()) },
 		func(b []byte) (any, error) { return ParseCause(b) }, *goldenCause()},
 	{"settle", func() []byte {
-		return appendSettleBody(nil, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, 300}})
+		return appendSettleBody(nil, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, settled{300, 7}}})
 	},
-		func(b []byte) (any, error) { return parseSettleBody(b) }, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, 300}}},
+		func(b []byte) (any, error) { return parseSettleBody(b) }, []settleItem{{flow.Leg{Flow: goldenFlow(), City: "hz", Group: "rz02-a"}, settled{300, 7}}}},
 	{"seal", func() []byte { return appendSealBody(nil, goldenFlow()) },
 		func(b []byte) (any, error) { return parseSealBody(b) }, goldenFlow()},
 	{"give-up", func() []byte { return goldenGiveUp().append(nil) },

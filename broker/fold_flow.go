@@ -200,14 +200,14 @@ func (s *state) applySettle(body []byte) error {
 		f := s.out[it.leg.Flow]
 		if f == nil {
 			if r := s.relays[it.leg.Flow]; r != nil {
-				if err := r.settle(legKey{it.leg.City, it.leg.Group}, it.through); err != nil {
+				if err := r.settle(legKey{it.leg.City, it.leg.Group}, it.to); err != nil {
 					return err
 				}
 				s.touchRelay(r)
 			}
 			continue
 		}
-		if err := f.settle(keyOf(it.leg.Flow, it.leg.City, it.leg.Group), it.through); err != nil {
+		if err := f.settle(keyOf(it.leg.Flow, it.leg.City, it.leg.Group), it.to.through); err != nil {
 			return err
 		}
 		s.touchFlow(f)

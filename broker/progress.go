@@ -192,14 +192,14 @@ func (b *Broker) progressOp(parts []collected) *op {
 func (b *Broker) collectSettles() []*op {
 	b.mu.Lock()
 	settles := b.settles
-	b.settles = map[flow.Leg]uint64{}
+	b.settles = map[flow.Leg]settled{}
 	b.mu.Unlock()
 	if len(settles) == 0 {
 		return nil
 	}
 	items := make([]settleItem, 0, len(settles))
-	for leg, through := range settles {
-		items = append(items, settleItem{leg, through})
+	for leg, to := range settles {
+		items = append(items, settleItem{leg, to})
 	}
 	o := &op{finished: func(err error) {
 		if err != nil {
@@ -212,10 +212,10 @@ func (b *Broker) collectSettles() []*op {
 	return []*op{o}
 }
 
-func (b *Broker) restoreSettles(settles map[flow.Leg]uint64) {
+func (b *Broker) restoreSettles(settles map[flow.Leg]settled) {
 	b.mu.Lock()
-	for leg, through := range settles {
-		b.settles[leg] = max(b.settles[leg], through)
+	for leg, to := range settles {
+		b.settles[leg] = to.then(b.settles[leg])
 	}
 	b.mu.Unlock()
 	poke(b.kick)

@@ -314,9 +314,12 @@ func (r *relay) bytesBetween(from, through uint64) (int64, error) {
 }
 
 // settle moves a cursor. It never moves back or past the settled prefix.
-func (r *relay) settle(key legKey, through uint64) error {
+func (r *relay) settle(key legKey, to settled) error {
 	l := r.leg(key)
-	through = min(through, r.settled)
+	if row, _ := r.row(to.through); to.lineage != 0 && to.lineage != row.ID {
+		return nil // it was told of a branch that its origin has given up
+	}
+	through := min(to.through, r.settled)
 	if l == nil || through <= l.cursor {
 		return nil
 	}

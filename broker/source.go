@@ -183,13 +183,13 @@ func (b *Broker) Settle(ctx context.Context, leg flow.Leg, s flow.Settlement) er
 		return &Error{Op: "settle", Kind: kindOfLog(err), Err: err}
 	}
 	if len(c.entries) > 0 {
-		if err := c.flush(ctx, s.Through); err != nil {
+		if err := c.flush(ctx, settled{s.Through, s.Lineage}); err != nil {
 			return &Error{Op: "settle", Kind: kindOfLog(err), Err: err}
 		}
 		return nil
 	}
 	b.mu.Lock()
-	b.settles[leg] = max(b.settles[leg], s.Through)
+	b.settles[leg] = b.settles[leg].then(settled{s.Through, s.Lineage})
 	b.mu.Unlock()
 	poke(b.kick)
 	return nil
@@ -235,7 +235,7 @@ func (c *copier) all(ctx context.Context, cursor uint64, s flow.Settlement) erro
 			if c.bytes += len(e.Record); len(c.entries) < maxCopies && c.bytes < maxCopyBytes {
 				continue
 			}
-			if err := c.flush(ctx, n); err != nil {
+			if err := c.flush(ctx, settled{n, s.Lineage}); err != nil {
 				return err
 			}
 		}
@@ -245,8 +245,8 @@ func (c *copier) all(ctx context.Context, cursor uint64, s flow.Settlement) erro
 
 // flush appends the copies and, behind them, the cursor: a crash between leaves
 // copies whose repetition the fold ignores.
-func (c *copier) flush(ctx context.Context, through uint64) error {
-	e, err := c.b.control(record.TypeSettle, appendSettleBody(nil, []settleItem{{c.leg, through}}))
+func (c *copier) flush(ctx context.Context, to settled) error {
+	e, err := c.b.control(record.TypeSettle, appendSettleBody(nil, []settleItem{{c.leg, to}}))
 	if err != nil {
 		return err
 	}

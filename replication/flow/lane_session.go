@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 )
 
@@ -240,6 +241,9 @@ func (l *lane) record(ctx context.Context, c *conn) {
 		if !ok || !c.settleAt.IsZero() && time.Now().Before(c.settleAt) {
 			return
 		}
+		if l.state.Landed {
+			p.Lineage = lineageAt(l.state.Lineage, p.Through)
+		}
 		if err := l.src.Settle(ctx, l.leg, p); err != nil {
 			if ctx.Err() == nil && c.settleAt.IsZero() {
 				l.log.Warn("settlement not recorded, trying again", "err", err)
@@ -252,6 +256,16 @@ func (l *lane) record(ctx context.Context, c *conn) {
 		l.traces.settled(&p)
 		l.s.recorded(p.Through)
 	}
+}
+
+// lineageAt returns the lineage of a number by the table, 0 when it has none.
+func lineageAt(table []Mark, number uint64) (id record.LineageID) {
+	for _, m := range table {
+		if m.First <= number {
+			id = m.ID
+		}
+	}
+	return id
 }
 
 // handle takes one frame of the destination.

@@ -55,7 +55,10 @@ type Outcome struct {
 // Settlement is what a destination reported: everything up to Through is
 // settled, landed except for Outcomes.
 type Settlement struct {
-	Through  uint64
+	Through uint64
+	// Lineage is the one of Through by the table that the session told; 0 for a
+	// flow that begins here, which has one.
+	Lineage  record.LineageID
 	Outcomes []Outcome // ascending
 }
 
