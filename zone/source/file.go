@@ -41,7 +41,7 @@ func (o Options) withDefaults() Options {
 		o.Settle = 100 * time.Millisecond
 	}
 	if o.Read == nil {
-		o.Read = readFile
+		o.Read = ReadFile
 	}
 	if o.Notify == nil {
 		o.Notify = notify

@@ -355,9 +355,3 @@ func TestChangeBetweenOpenAndRunIsNotMissed(t *testing.T) {
 		<-done
 	})
 }
-
-func TestRealFileReaderRefusesWhatIsNoFile(t *testing.T) {
-	if _, err := readFile(t.TempDir()); err == nil {
-		t.Error("a folder was read as a file")
-	}
-}

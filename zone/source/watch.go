@@ -3,6 +3,7 @@ package source
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -11,8 +12,26 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// readFile reads a file of at most zone.MaxFileBytes.
-func readFile(path string) ([]byte, error) {
+// FileError says that a path cannot be a topology file.
+type FileError struct {
+	Path string
+	What string // what it is instead
+}
+
+// Error names the path and what is wrong with it.
+func (e *FileError) Error() string { return e.Path + " is " + e.What }
+
+// ReadFile reads a topology file. It returns *FileError for what is not a file,
+// without opening it (a named pipe would block, a device may never end), and for a
+// file of more than zone.MaxFileBytes, without reading on.
+func ReadFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if what := notAFile(info.Mode()); what != "" {
+		return nil, &FileError{path, what}
+	}
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err
@@ -23,9 +42,24 @@ func readFile(path string) ([]byte, error) {
 		return nil, err
 	}
 	if len(data) > zone.MaxFileBytes {
-		return nil, fmt.Errorf("%s is larger than %d bytes", path, zone.MaxFileBytes)
+		return nil, &FileError{path, fmt.Sprintf("larger than a topology may be, %d bytes", zone.MaxFileBytes)}
 	}
 	return data, nil
+}
+
+// notAFile says what something is that is no regular file.
+func notAFile(m fs.FileMode) string {
+	switch {
+	case m.IsRegular():
+		return ""
+	case m.IsDir():
+		return "a directory, not a file"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe, not a file"
+	case m&fs.ModeDevice != 0:
+		return "a device, not a file"
+	}
+	return "not a regular file"
 }
 
 // notify watches the folder of the file, not the file: editors and Kubernetes

@@ -11,6 +11,7 @@ import (
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/dev"
 	"github.com/mqrouter/mqrouter/zone/sample"
+	"github.com/mqrouter/mqrouter/zone/source"
 )
 
 type devFlags struct {
@@ -91,7 +92,7 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 	begin := dev.Beginning{Name: "the sample", Text: sample.YAML, PortOffset: p.offset, Asked: p.topology != "" || c.Flags().Changed("port-offset")}
 	if p.topology != "" {
 		begin.Name = p.topology
-		if begin.Text, err = os.ReadFile(p.topology); err != nil {
+		if begin.Text, err = source.ReadFile(p.topology); err != nil {
 			return fmt.Errorf("dev: %w", err)
 		}
 	}

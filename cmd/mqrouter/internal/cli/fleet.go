@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/zone/source"
 )
 
 // askParallel bounds how many nodes are asked at once.
@@ -97,10 +99,15 @@ func (e *env) openFleet(ctx context.Context) (*fleet, error) {
 	if err != nil {
 		return nil, err
 	}
+	if e.fleet.topology == "" {
+		if err := checkAddress("--admin", e.fleet.admin); err != nil {
+			return nil, err
+		}
+	}
 	f := &fleet{client: admin.NewClient(cfg, e.fleet.timeout)}
 	name, data := e.fleet.topology, []byte(nil)
 	if name != "" {
-		data, err = os.ReadFile(name)
+		data, err = source.ReadFile(name)
 	} else {
 		name = "topology of " + e.fleet.admin
 		data, err = f.client.Topology(ctx, e.fleet.admin)
@@ -112,6 +119,18 @@ func (e *env) openFleet(ctx context.Context) (*fleet, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// checkAddress refuses what is no host and port: the resolver would call it an
+// unknown host, or look for the port 0.
+func checkAddress(flag, addr string) error {
+	_, port, err := net.SplitHostPort(addr)
+	if err == nil {
+		if n, bad := strconv.ParseUint(port, 10, 16); bad == nil && n > 0 {
+			return nil
+		}
+	}
+	return usageError{fmt.Errorf("%s %q: write HOST:PORT, such as 127.0.0.1:5101", flag, addr)}
 }
 
 // topologyHint says what to do when the topology could not be had.

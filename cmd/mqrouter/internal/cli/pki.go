@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/gossip"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/zone/source"
 )
 
 func newPKI(e *env) *cobra.Command {
@@ -97,7 +97,7 @@ func (p *issueFlags) run(e *env) error {
 	if p.topology == "" || given != 1 {
 		return usageError{fmt.Errorf("give --topology and one of --all, --name and --admin")}
 	}
-	data, err := os.ReadFile(p.topology)
+	data, err := source.ReadFile(p.topology)
 	if err != nil {
 		return fmt.Errorf("pki: %w", err)
 	}

@@ -14,13 +14,15 @@ import (
 
 func newStatus(e *env) *cobra.Command {
 	var p watchFlags
+	var zeros bool
 	c := &cobra.Command{
 		Use:   "status",
 		Short: "Show every node: cities, links, flows, consumer groups, caches",
 		Long: `Ask every node of the deployment and show its cities, the links between
 routers with their round-trip time, the flows with backlog and age of the oldest
-record, consumer groups with lag, and caches with their watermarks. A node that
-does not answer is shown as such, and the command fails.
+record, consumer groups with lag (those without are counted; --all lists them), and
+caches with their watermarks. A node that does not answer is shown as such, and
+the command fails.
 
 With --watch it goes on, and shows rates and changes too, what is wrong first:
 on a terminal as a picture that is drawn anew (q ends, s sorts by trouble, name
@@ -42,12 +44,13 @@ set), else one sample below the other, and as a line of JSON each with -o json.`
 				return p.run(c.Context(), e, f)
 			}
 			all := f.statuses(c.Context())
-			if err := e.show(all, func(w io.Writer) { printStatus(w, f, all) }); err != nil {
+			if err := e.show(all, func(w io.Writer) { printStatus(w, f, all, zeros) }); err != nil {
 				return err
 			}
 			return unanswered(all)
 		},
 	}
+	c.Flags().BoolVar(&zeros, "all", false, "also the consumer groups that have nothing to consume")
 	c.Flags().BoolVar(&p.on, "watch", false, "go on, and show rates and changes")
 	c.Flags().DurationVar(&p.interval, "interval", time.Second, "with --watch: time between samples")
 	c.Flags().IntVar(&p.count, "count", 0, "with --watch: end after so many samples; 0: go on until interrupted")
@@ -69,13 +72,13 @@ func unanswered(all []admin.Status) error {
 	return nil
 }
 
-func printStatus(w io.Writer, f *fleet, all []admin.Status) {
+func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	fmt.Fprintf(w, "deployment %s, topology epoch %s: %s\n\n", f.topology.Deployment, f.topology.Epoch, verdict(all))
 	printNodes(w, all)
 	printLinks(w, all)
 	printPaths(w, all)
 	printFlows(w, all)
-	printConsumers(w, all)
+	printConsumers(w, all, zeros)
 	printCaches(w, all)
 }
 
@@ -198,14 +201,28 @@ func budgetUsed(f admin.Flow) string {
 	return text
 }
 
-func printConsumers(w io.Writer, all []admin.Status) {
+// printConsumers shows the consumer groups that have something to consume, and how
+// many have not, unless zeros asks for them too.
+func printConsumers(w io.Writer, all []admin.Status, zeros bool) {
 	t := newTable("CONSUMER GROUP", "TOPIC", "ZONE", "NODE", "LAG", "IN FLIGHT")
+	idle := 0
 	for _, s := range all {
 		for _, c := range s.Consumers {
+			if !zeros && c.Lag == 0 && c.InFlight == 0 {
+				idle++
+				continue
+			}
 			t.row(c.Group, c.Topic, s.Zone, s.Node, c.Lag, c.InFlight)
 		}
 	}
+	if idle > 0 && len(t.rows) == 0 {
+		fmt.Fprintf(w, "\nconsumer groups: all have consumed everything (--all lists them)\n")
+		return
+	}
 	section(w, "consumer groups", t)
+	if idle > 0 {
+		fmt.Fprintf(w, "and %d more that have consumed everything; --all shows them\n", idle)
+	}
 }
 
 func printCaches(w io.Writer, all []admin.Status) {

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -37,12 +37,21 @@ func (e *env) readTopology(path string) (*zone.Topology, error) {
 	if path == "-" {
 		data, err = io.ReadAll(io.LimitReader(e.in, zone.MaxFileBytes+1))
 	} else {
-		data, err = os.ReadFile(path)
+		data, err = source.ReadFile(path)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("topology: %w", err)
+		return nil, fmt.Errorf("topology: %w%s", err, pipeHint(path, err))
 	}
 	return zone.Parse(data, path)
+}
+
+// pipeHint says how a topology comes from another program.
+func pipeHint(path string, err error) string {
+	var not *source.FileError
+	if errors.As(err, &not) && strings.Contains(not.What, "pipe") {
+		return "; to read another program's output, write - instead of " + path
+	}
+	return ""
 }
 
 func newTopologyValidate(e *env) *cobra.Command {

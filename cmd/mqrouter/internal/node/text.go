@@ -2,12 +2,10 @@ package node
 
 import (
 	"bytes"
-	"fmt"
-	"io"
-	"os"
 	"sync"
 
 	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/zone/source"
 )
 
 // fileText keeps the text of the topology in force: the file may already hold
@@ -30,7 +28,7 @@ const keepTexts = 4
 func (f *fileText) read(path string) ([]byte, error) {
 	from := f.from
 	if from == nil {
-		from = readFile
+		from = source.ReadFile
 	}
 	b, err := from(path)
 	if err != nil {
@@ -62,20 +60,4 @@ func (f *fileText) of(t *zone.Topology) []byte {
 		}
 	}
 	return f.text
-}
-
-func readFile(path string) ([]byte, error) {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	b, err := io.ReadAll(io.LimitReader(file, zone.MaxFileBytes+1))
-	if err != nil {
-		return nil, err
-	}
-	if len(b) > zone.MaxFileBytes {
-		return nil, fmt.Errorf("%s: larger than %d bytes", path, zone.MaxFileBytes)
-	}
-	return b, nil
 }

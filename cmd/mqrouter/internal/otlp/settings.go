@@ -30,10 +30,8 @@ type Settings struct {
 // Validate reports every fault of the settings.
 func (s *Settings) Validate() error {
 	var errs []error
-	if s.Endpoint != "" {
-		if u, err := url.Parse(s.Endpoint); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			errs = append(errs, fmt.Errorf("otlp: endpoint %q: write a URL, http://HOST:PORT or https://HOST:PORT", s.Endpoint))
-		}
+	if s.Endpoint != "" && !isURL(s.Endpoint) {
+		errs = append(errs, fmt.Errorf("otlp: endpoint %q: write a URL, http://HOST:PORT or https://HOST:PORT", s.Endpoint))
 	}
 	if s.Protocol != "" && s.Protocol != protocolGRPC && s.Protocol != protocolHTTP {
 		errs = append(errs, fmt.Errorf("otlp: protocol %q: write %s or %s", s.Protocol, protocolGRPC, protocolHTTP))
@@ -44,6 +42,30 @@ func (s *Settings) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isURL reports whether a collector can be at the endpoint.
+func isURL(endpoint string) bool {
+	u, err := url.Parse(endpoint)
+	return err == nil && u.Host != "" && (u.Scheme == "http" || u.Scheme == "https")
+}
+
+// endpointVariables hold the endpoint in the environment; for traces, the first
+// that is set counts.
+var endpointVariables = []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"}
+
+// checkEnvironment refuses an endpoint that the exporter would take for a default
+// without a word, as one without a scheme.
+func checkEnvironment(getenv func(string) string) error {
+	for _, name := range endpointVariables {
+		if v := getenv(name); v != "" {
+			if !isURL(v) {
+				return fmt.Errorf("otlp: %s is %q: write a URL, http://HOST:PORT or https://HOST:PORT", name, v)
+			}
+			return nil
+		}
+	}
+	return nil
 }
 
 // plan is what settings and environment together ask for.
@@ -77,6 +99,11 @@ func (s *Settings) resolve(getenv func(string) string) (plan, error) {
 	}
 	if !p.on {
 		return plan{}, errors.Join(errs...)
+	}
+	if s.Endpoint == "" {
+		if err := checkEnvironment(getenv); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	for _, v := range []string{s.Protocol, getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), protocolHTTP} {
 		if v != "" {
