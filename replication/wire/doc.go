@@ -46,6 +46,7 @@
 //	Batch, Skip, Gap, Seal, Probe  -->  <--  Ack, Sealed, ProbeReply, Drain
 //	Want      -->                       <--  Found | Refuse
 //	Applied   -->                       <--  Landed, Gap
+//	Call      -->                       <--  Reply | Refuse
 //	End       <->                            either side, once
 //
 // Session 0 carries Hello in both directions before anything else, then Probe,

@@ -96,6 +96,9 @@ func samples() []sample {
 		{"applied", TypeApplied, &Applied{Offset: 78, Credit: credit}, parser(ParseApplied)},
 		{"via", TypeVia, &Via{Path: []zone.City{"shanghai", "shenzhen"}}, parser(ParseVia)},
 		{"reach", TypeReach, &Reach{Cities: []Reached{{City: "beijing", RTT: 31 * time.Millisecond}, {City: "hangzhou"}}}, parser(ParseReach)},
+		{"call", TypeCall, &Call{Kind: 1, Time: 2500 * time.Millisecond, Body: []byte("please")}, parser(ParseCall)},
+		{"reply", TypeReply, &Reply{Body: []byte("done")}, parser(ParseReply)},
+		{"reply-fault", TypeReply, &Reply{Fault: 12, Text: "disk full"}, parser(ParseReply)},
 	}
 }
 
@@ -242,6 +245,9 @@ func TestFieldsOutOfBoundsAreRefused(t *testing.T) {
 		{"orphans reversed", &Accept{Orphans: Range{First: 2, Through: 1}}, parser(ParseAccept), CodeMalformed},
 		{"skip reversed", &Skip{First: 2, Through: 1}, parser(ParseSkip), CodeMalformed},
 		{"gap from 0", &Gap{Through: 1}, parser(ParseGap), CodeMalformed},
+		{"call of no kind", &Call{Time: time.Second}, parser(ParseCall), CodeMalformed},
+		{"large call", &Call{Kind: 1, Body: make([]byte, MaxCall+1)}, parser(ParseCall), CodeMalformed},
+		{"large reply", &Reply{Body: make([]byte, MaxCall+1)}, parser(ParseReply), CodeMalformed},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,6 +24,8 @@ const (
 	TypeApplied                    // progress and credit of a reader of landings
 	TypeVia                        // the cities that a session has left, before its first frame; routers only
 	TypeReach                      // the cities that a router reaches, on session 0 of a link
+	TypeCall                       // opener: do this; between the brokers of a zone
+	TypeReply                      // answer to Call
 	typeEnd
 )
 
@@ -33,6 +35,7 @@ var typeNames = [typeEnd]string{
 	TypeSealed: "sealed", TypeRefuse: "refuse", TypeDrain: "drain", TypeProbe: "probe",
 	TypeProbeReply: "probe-reply", TypeEnd: "end", TypeWant: "want", TypeFound: "found",
 	TypeLanded: "landed", TypeApplied: "applied", TypeVia: "via", TypeReach: "reach",
+	TypeCall: "call", TypeReply: "reply",
 }
 
 // Known reports whether this version knows the type.
