@@ -19,14 +19,15 @@
 //	TLS 1.3, both certificates
 //	Hello (session 0)    -->
 //	                     <--     Hello | Refuse (session 0)
-//	Open, Want, Seal     -->     begins the session that its header names
+//	Open, Want, Seal, Call -->   begins the session that its header names
 //	frames of sessions  <-->
 //	Probe, ProbeReply   <-->     session 0, keeps the connection alive
 //	                     <--     Drain, session 0: given on to every session
 //	End (session 0)     <-->     the connection is over
 //
 // What Hello says must agree with the certificate. Only the dialling side opens
-// sessions. A frame of an unknown session that begins none is skipped unread.
+// sessions. A frame of an unknown session that begins none is skipped unread, and
+// so is a Call of who is no broker of the same zone.
 //
 // # Sessions
 //

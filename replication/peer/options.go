@@ -20,7 +20,6 @@ const ALPN = "mqrouter-peer/1"
 const (
 	versionMin = 1
 	versionMax = 1
-	features   = 0 // none is defined yet
 )
 
 // Limits bounds what peers can make a node hold. A zero field takes the
@@ -145,6 +144,10 @@ func (o Options) withDefaults() Options {
 // hello is what this node says of itself.
 func (o *Options) hello(destination zone.City, class zone.Class) wire.Hello {
 	epoch, digest := o.Topology()
+	var features uint64
+	if o.Self.Role == zone.RoleBroker {
+		features |= wire.FeatureCalls
+	}
 	return wire.Hello{
 		VersionMin: versionMin, VersionMax: versionMax, Features: features,
 		Deployment: o.Self.Deployment, Role: o.Self.Role, City: o.Self.City, Zone: o.Self.Zone,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // maxOpening bounds the payload of a frame that begins a session, in bytes: a
@@ -124,11 +125,11 @@ func skip(br *bufio.Reader, h *wire.Header) error {
 // begin starts the session that the frame opens, or returns nil. Late frames of
 // sessions that have ended begin nothing.
 func (c *conn) begin(h *wire.Header) *Session {
-	opens := h.Type == wire.TypeOpen || h.Type == wire.TypeWant || h.Type == wire.TypeSeal
+	opens := h.Type == wire.TypeOpen || h.Type == wire.TypeWant || h.Type == wire.TypeSeal || h.Type == wire.TypeCall
 	if c.accept == nil || !opens {
 		return nil
 	}
-	code, text := wire.CodeOK, ""
+	code, text := c.entitled(h)
 	c.smu.Lock()
 	var s *Session
 	switch {
@@ -136,8 +137,7 @@ func (c *conn) begin(h *wire.Header) *Session {
 		code, text = wire.CodeShutdown, "connection is ending"
 	case c.draining.Load():
 		code, text = wire.CodeDraining, "about to stop"
-	case h.Length > maxOpening:
-		code, text = wire.CodeMalformed, "opening frame too large"
+	case code != wire.CodeOK:
 	case len(c.sessions) >= c.o.Limits.Sessions:
 		code, text = wire.CodeTooMany, "sessions of this connection"
 	default:
@@ -153,6 +153,23 @@ func (c *conn) begin(h *wire.Header) *Session {
 	}
 	c.accept(s)
 	return s
+}
+
+// entitled judges the frame that opens a session before its payload is read. Only
+// brokers of one zone call each other: the others' bodies must not cost memory.
+func (c *conn) entitled(h *wire.Header) (code wire.Code, text string) {
+	limit := uint32(maxOpening)
+	if h.Type == wire.TypeCall {
+		me, them := c.o.Self, identityOf(&c.peer)
+		if me.Role != zone.RoleBroker || them.Role != zone.RoleBroker || me.Zone != them.Zone || me.City != them.City || me.Deployment != them.Deployment {
+			return wire.CodeWrongIdentity, "calls are for the brokers of one zone"
+		}
+		limit = uint32(wire.CallSize(wire.MaxCall))
+	}
+	if h.Length > limit {
+		return wire.CodeMalformed, "opening frame too large"
+	}
+	return wire.CodeOK, ""
 }
 
 func (c *conn) takeEnd(br *bufio.Reader, h *wire.Header, s *Session) error {

@@ -65,6 +65,9 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	if f.Class == 0 {
 		f.Class = s.c.class
 	}
+	if f.Type == wire.TypeCall && s.c.peer.Features&wire.FeatureCalls == 0 {
+		return &wire.ClosedError{Code: wire.CodeUnsupported, Text: "the peer takes no calls: its version is older", Local: true}
+	}
 	if len(f.Payload) > s.c.maxSend {
 		return &wire.FrameError{Type: f.Type, Code: wire.CodeUnsupported, Field: "payload length", Err: errPeerLimit}
 	}
