@@ -65,8 +65,11 @@ type Broker struct {
 	topoMu    sync.Mutex // one ApplyTopology at a time
 	replaying sync.Mutex // one Replay at a time
 
-	alive atomic.Pointer[func(string) bool]
-	held  atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
+	alive  atomic.Pointer[func(string) bool]
+	caller atomic.Pointer[Caller]
+	calls  map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
+
+	held atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
 
 	publications sync.Pool // of *publication
 	flowsRefused atomic.Uint64
@@ -101,6 +104,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
 	}
+	b.calls = b.callTable()
 	var err error
 	if b.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {
 		return nil, err

@@ -13,6 +13,8 @@
 // for each zone. Source serves these flows like the group's own, under the
 // origin's flow, lineages and numbers.
 //
+// What only another group of the zone can do is asked of it by a call (call.go).
+//
 // It never speaks a client's protocol, dials nobody, and never reads a clock or
 // the live topology while it folds: what the fold needs of a topology is in the
 // record that says that it was applied.

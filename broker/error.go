@@ -10,7 +10,8 @@ import (
 // Kind says what is wrong, so that a front end can choose its status.
 type Kind uint8
 
-// The kinds of errors.
+// The kinds of errors. Their values travel in calls between brokers: new ones come
+// at the end.
 const (
 	KindTopicUnknown Kind = iota + 1 // the topology does not declare the topic
 	KindGroupUnknown                 // the consumer group is not declared, or not for this topic
@@ -27,6 +28,7 @@ const (
 	KindInvalid                      // the request itself is wrong
 	KindCorrupt                      // stored bytes are damaged
 	KindInternal                     // anything else, such as a failed read
+	KindUnavailable                  // the broker group of this zone that must do it does not answer; try again
 )
 
 var kindWords = [...]string{
@@ -35,6 +37,7 @@ var kindWords = [...]string{
 	KindUnsupported: "unsupported", KindDiskFull: "disk full", KindBudget: "backlog budget reached",
 	KindStopped: "log stopped", KindClosed: "closed", KindHandle: "receipt handle",
 	KindBusy: "busy", KindInvalid: "invalid", KindCorrupt: "corrupt", KindInternal: "internal",
+	KindUnavailable: "unavailable",
 }
 
 // String returns the kind in words.
@@ -81,7 +84,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Retryable reports whether the same call may succeed later.
 func (e *Error) Retryable() bool {
 	switch e.Kind {
-	case KindDiskFull, KindBudget, KindBusy:
+	case KindDiskFull, KindBudget, KindBusy, KindUnavailable:
 		return true
 	}
 	return false

@@ -26,6 +26,7 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindInvalid:      pb.Code_BAD_REQUEST,
 	broker.KindCorrupt:      pb.Code_INTERNAL_SERVER_ERROR,
 	broker.KindInternal:     pb.Code_INTERNAL_SERVER_ERROR,
+	broker.KindUnavailable:  pb.Code_TOO_MANY_REQUESTS,
 }
 
 // statusOK is shared by all answers; nobody changes it.

@@ -15,6 +15,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/gossip"
+	"github.com/mqrouter/mqrouter/replication/call"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/peer"
@@ -29,6 +30,7 @@ type brokerNode struct {
 	inbox  *flow.Inbox
 	outbox *flow.Outbox
 	egress *egress.Egress
+	calls  *call.Server
 	puller atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
 }
 
@@ -96,6 +98,9 @@ func (n *brokerNode) startInbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := n.startCalls(); err != nil {
+		return err
+	}
 	guard := n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)
 	l, err := n.peerListener(n.peerOptions(guard), func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
 	if err != nil {
@@ -121,6 +126,8 @@ func (n *brokerNode) serveSession(ctx context.Context, guard *peer.TLS, s *peer.
 	}
 	role := s.Peer().Role
 	switch {
+	case first.Type == wire.TypeCall: // by a broker of this zone, else package peer had refused it
+		err = n.calls.Serve(ctx, s.Peer().Node, s, first)
 	case first.Type == wire.TypeWant && role == zone.RoleCacheSync:
 		err = n.broker.ServeWant(ctx, s, first)
 	case first.Type == wire.TypeWant || role == zone.RoleCacheSync:
@@ -161,6 +168,9 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr,
 		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})
 	n.onStop("egress", func() error { n.egress.Close(); return nil })
+	if err := n.startCalling(); err != nil {
+		return err
+	}
 	loop := newLoopback(n.self.Group.Name, n.egress, n.inbox.Serve)
 	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Idle: n.broker.IdleLegs, Dialer: loop, City: n.self.City.Name,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter(), Tracer: n.tracer()})
