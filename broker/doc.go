@@ -5,7 +5,8 @@
 // consumer progress, dead letters), its snapshots, publishing, receiving, both
 // ends of the group's flows, and the reading of landings. The log itself is
 // package commitlog, index files are package queue, what consumers have in
-// hands is package consumer, the client protocol is package rocketmq.
+// hands is package consumer, SQL filters are package filter, the client protocol is
+// package rocketmq.
 //
 // A channel that is broadcast to zones lands in the CZone of each city and goes
 // onward from there: the fold keeps for each such flow where its numbers landed

@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/filter"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -62,10 +64,37 @@ type PublishResult struct {
 	Destination zone.Destination
 }
 
-// Filter selects messages by tag. The zero value selects none.
+// Filter selects messages: all, those with one of the tags, or those that an SQL
+// expression is true for. The zero value selects none.
 type Filter struct {
 	All  bool
 	Tags []string
+	SQL  *filter.Expr // wins over Tags; nil = none
+}
+
+// Matches reports whether the filter selects the message. It keeps nothing of the
+// view and does not allocate.
+func (f *Filter) Matches(v *record.View) bool {
+	switch {
+	case f.All:
+		return true
+	case f.SQL != nil:
+		return f.SQL.Match(v)
+	}
+	return slices.Contains(f.Tags, string(v.Tag()))
+}
+
+// tagHashes returns the hashes that a matching message's index entry may have; nil
+// when an entry says nothing about that.
+func (f *Filter) tagHashes() []uint32 {
+	if f.All || f.SQL != nil {
+		return nil
+	}
+	hashes := make([]uint32, 0, len(f.Tags))
+	for _, tag := range f.Tags {
+		hashes = append(hashes, tagHash([]byte(tag)))
+	}
+	return hashes
 }
 
 // ReceiveRequest asks for messages of a topic for a consumer group.

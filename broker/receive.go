@@ -40,7 +40,7 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 	for {
 		// In line before the look, so that nothing can come unseen between.
 		w := h.disp.Wait()
-		list, more, err := b.take(h, &r)
+		list, more, err := b.take(ctx, h, &r)
 		if err != nil {
 			w.Stop()
 			return nil, err
@@ -101,24 +101,20 @@ type taker struct {
 	b      *Broker
 	h      *hands
 	r      *ReceiveRequest
-	hashes []uint32 // of the filter's tags
+	ctx    context.Context // of the receive
+	hashes []uint32        // of the filter's tags; nil = it is not by tag
 	queues []*topicQueue
 	bytes  int
 	read   []record.View // what was let through, in the order of the answers
 }
 
 // take takes what is there. more says that it stopped early.
-func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool, error) {
+func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest) ([]Delivery, bool, error) {
 	if err := b.enter("receive"); err != nil {
 		return nil, false, err
 	}
 	defer b.leave()
-	t := taker{b: b, h: h, r: r}
-	if !r.Filter.All {
-		for _, tag := range r.Filter.Tags {
-			t.hashes = append(t.hashes, tagHash([]byte(tag)))
-		}
-	}
+	t := taker{b: b, h: h, r: r, ctx: ctx, hashes: r.Filter.tagHashes()}
 	b.mu.RLock()
 	t.queues = slices.Clone(h.topic.queues)
 	b.mu.RUnlock()
@@ -136,7 +132,7 @@ func (b *Broker) take(h *hands, r *ReceiveRequest) ([]Delivery, bool, error) {
 }
 
 // match looks at a message: first at the hash of its tag, which costs no
-// read of the log, then at the tag itself.
+// read of the log, if the filter is by tag, then at the message itself.
 func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if int(q) >= len(t.queues) {
 		return consumer.Later
@@ -145,14 +141,17 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
-	if e.Label == markLabel || (!t.r.Filter.All && !slices.Contains(t.hashes, e.Hash)) {
+	if e.Label == markLabel || (t.hashes != nil && !slices.Contains(t.hashes, e.Hash)) {
 		return consumer.Skip
+	}
+	if t.r.Filter.SQL != nil && t.ctx.Err() != nil {
+		return consumer.Stop // each costs a read of the log and an evaluation
 	}
 	v, err := t.b.readRecord(e)
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
-	if !t.r.Filter.All && !slices.Contains(t.r.Filter.Tags, string(v.Tag())) {
+	if !t.r.Filter.Matches(&v) {
 		return consumer.Skip
 	}
 	if !meantFor(v, t.r.Group) {

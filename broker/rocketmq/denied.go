@@ -25,3 +25,11 @@ func (s *Server) tellDenied(ctx context.Context, group, topic *pb.Resource, st *
 		s.opts.Logger.Warn("consumer refused", "group", group.GetName(), "topic", topic.GetName(), "peer", id, "err", st.GetMessage(), "suppressed", missed)
 	}
 }
+
+// tellSettings logs that a client's Settings are refused: some clients wait for ever
+// then.
+func (s *Server) tellSettings(id string, in *pb.Settings, err error) {
+	if missed, ok := s.denied.Allow(time.Now()); ok {
+		s.opts.Logger.Warn("client refused", "group", in.GetSubscription().GetGroup().GetName(), "peer", id, "err", err, "suppressed", missed)
+	}
+}

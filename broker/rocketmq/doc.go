@@ -24,10 +24,17 @@
 // whose context the record carries, and each of its deliveries a receive span,
 // whose context the consumer gets (trace.go; package tracing has the whole).
 //
+// # Filters
+//
+// A consumer selects by tags or by an SQL92 expression (package filter has the
+// language), evaluated at the Store; what does not match is settled for the group.
+// Compiled expressions are kept, bounded (filter.go). One that is none is refused
+// with ILLEGAL_FILTER_EXPRESSION when its Settings come, and at each receive.
+//
 // # What is refused
 //
 // FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages, FIFO groups and topics,
-// SQL filters, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED),
+// SQL filters over properties of the system other than TAGS, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED),
 // and PullMessage, UpdateOffset, GetOffset, QueryOffset (NOT_IMPLEMENTED).
 //
 // # Goroutines

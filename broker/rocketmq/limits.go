@@ -35,8 +35,9 @@ const (
 	maxTraceContext  = 512 // bytes; a W3C traceparent has 55
 	maxDigest        = 128 // bytes; SHA-1 in hex has 40
 	maxHandle        = 4 << 10
-	maxFilter        = 4 << 10 // bytes of a filter expression
+	maxFilter        = 4 << 10 // bytes of a tag filter; filter.MaxLength bounds an SQL one
 	maxFilterTags    = 128
+	maxSubscriptions = 1024 // topics of one consumer
 	maxSettingsBytes = 64 << 10
 	maxSessions      = 4 // Telemetry streams of one client; the newest win
 )

@@ -134,7 +134,7 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 		return r, st
 	}
 	r.Topic, r.Group = topic, group // known names from here on: they label metrics
-	if r.Filter, st = parseFilter(req.GetFilterExpression()); st != nil {
+	if r.Filter, st = s.filters.parse(req.GetFilterExpression()); st != nil {
 		return r, st
 	}
 	if r.Invisible, st = s.invisible(req); st != nil {

@@ -37,6 +37,7 @@ type Server struct {
 	opts    Options
 	store   Store
 	clients *registry
+	filters *filters
 	metrics *instruments
 	tracer  *tracing.Tracer // nil = off
 	grpc    *grpc.Server
@@ -62,6 +63,9 @@ func New(o Options) (*Server, error) {
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
 		memory: newMemory(int64(o.MaxRequests)), resend: resendAfter, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
+	if s.filters, err = newFilters(); err != nil {
+		return nil, err
+	}
 	if s.metrics, err = newInstruments(o.Meter, s.clients.size); err != nil {
 		return nil, err
 	}

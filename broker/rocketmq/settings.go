@@ -56,6 +56,9 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER {
 			return nil, info, unrecognised(info.kind)
 		}
+		if err := s.checkSubscriptions(in.GetSubscription()); err != nil {
+			return nil, info, err
+		}
 		info.poll = s.answerConsumer(ctx, reply)
 	default:
 		return nil, info, &settingsError{pb.Code_BAD_REQUEST, "settings have neither publishing nor subscription"}
@@ -103,6 +106,24 @@ func (s *Server) answerConsumer(ctx context.Context, reply *pb.Settings) time.Du
 	sub.LongPollingTimeout = durationpb.New(poll)
 	reply.BackoffPolicy = retryPolicy(group, reply.GetUserAgent().GetLanguage())
 	return poll
+}
+
+// checkSubscriptions refuses a consumer with an SQL filter that is none: its start
+// fails with the reason in the clients that look at it, where a refused receive is
+// repeated without a word. Filters of other types are judged when they are used.
+func (s *Server) checkSubscriptions(sub *pb.Subscription) error {
+	if n := len(sub.GetSubscriptions()); n > maxSubscriptions {
+		return &settingsError{pb.Code_BAD_REQUEST, fmt.Sprintf("settings have %d subscriptions, the limit is %d", n, maxSubscriptions)}
+	}
+	for _, e := range sub.GetSubscriptions() {
+		if e.GetExpression().GetType() != pb.FilterType_SQL {
+			continue
+		}
+		if _, st := s.filters.parse(e.GetExpression()); st != nil {
+			return &settingsError{st.GetCode(), "topic " + e.GetTopic().GetName() + ": " + st.GetMessage()}
+		}
+	}
+	return nil
 }
 
 // customized steps sent at most: the waits grow no further than the last one.

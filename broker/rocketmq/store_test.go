@@ -3,7 +3,6 @@ package rocketmq
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -136,7 +135,7 @@ func (s *memStore) pop(r broker.ReceiveRequest) (got []broker.Delivery, next tim
 			h = &hold{}
 			s.held[key] = h
 		}
-		if !r.Filter.All && !slices.Contains(r.Filter.Tags, string(d.Record.Tag())) {
+		if !r.Filter.Matches(&d.Record) {
 			h.done = true
 		}
 		if h.done || len(got) == r.Max {

@@ -42,6 +42,7 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 		case settings := <-in:
 			reply, info, err := s.answer(stream.Context(), settings)
 			if err != nil {
+				s.tellSettings(id, settings, err)
 				return status.Error(codes.InvalidArgument, err.Error())
 			}
 			s.clients.settings(id, sess, info)
