@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
@@ -157,6 +159,28 @@ func TestStartIsBoundedByContext(t *testing.T) {
 	var oe *OpError
 	if _, err := NewProducer(ctx, Config{Endpoint: f.serve(t)}, "t"); !errors.As(err, &oe) {
 		t.Errorf("got %v, want an OpError", err)
+	}
+}
+
+// TestRefusedSettingsFailTheStartAtOnce: with the protocol's code, not at the end of
+// the time that the start may take.
+func TestRefusedSettingsFailTheStartAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		code pb.Code
+		text string
+	}{
+		{status.Error(codes.InvalidArgument, "ILLEGAL_FILTER_EXPRESSION: topic t: character 3: a: b"), pb.Code_ILLEGAL_FILTER_EXPRESSION, "topic t: character 3: a: b"},
+		{status.Error(codes.Unauthenticated, "who are you"), pb.Code_UNAUTHORIZED, "who are you"},
+		{status.Error(codes.PermissionDenied, "FORBIDDEN: no"), pb.Code_FORBIDDEN, "no"},
+		{status.Error(codes.InvalidArgument, "settings: none"), pb.Code_BAD_REQUEST, "settings: none"},
+	} {
+		f := &fake{reject: c.err}
+		_, err := NewSimpleConsumer(t.Context(), Config{Endpoint: f.serve(t)}, "g", time.Second, Subscription{Topic: "t", SQL: "a = "})
+		var refused *StatusError
+		if !errors.As(err, &refused) || refused.Code != c.code || refused.Text != c.text {
+			t.Errorf("%v: got %v", c.err, err)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type Subscription struct {
 	Topic string
 	Tags  string // "a || b"; empty or "*" means all
+	SQL   string // an SQL92 expression; wins over Tags, empty means none
 }
 
 // Received is one delivery. Its fields are the caller's.
@@ -89,6 +90,9 @@ func NewSimpleConsumer(ctx context.Context, cfg Config, group string, await time
 }
 
 func (s Subscription) filter() *pb.FilterExpression {
+	if s.SQL != "" {
+		return &pb.FilterExpression{Type: pb.FilterType_SQL, Expression: s.SQL}
+	}
 	expr := s.Tags
 	if expr == "" {
 		expr = "*"

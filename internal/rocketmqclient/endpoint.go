@@ -7,17 +7,20 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
@@ -34,6 +37,8 @@ type endpoint struct {
 	cancel    context.CancelFunc // ends the session
 	ready     chan struct{}      // closed at the first Settings of the server
 	readyOnce sync.Once
+	refused   chan struct{} // closed when the server refuses this client's Settings; lastErr says why
+	refuse    sync.Once
 	lastErr   atomic.Pointer[error] // why the stream broke last; nil before
 }
 
@@ -76,7 +81,7 @@ func (c *core) dial(addr string) (*endpoint, error) {
 	if c.cfg.TLS != nil {
 		creds = credentials.NewTLS(c.cfg.TLS)
 	}
-	ep := &endpoint{addr: addr, ready: make(chan struct{}), pb: &pb.Endpoints{
+	ep := &endpoint{addr: addr, ready: make(chan struct{}), refused: make(chan struct{}), pb: &pb.Endpoints{
 		Scheme:    scheme(host),
 		Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
 	}}
@@ -119,11 +124,19 @@ func (e *endpoint) stub() pb.MessagingServiceClient {
 // broken reports whether the first connection is known not to work.
 func (e *endpoint) broken() bool { return e.conns[0].GetState() == connectivity.TransientFailure }
 
-// waitReady blocks until the server has answered this client's Settings, or ctx.
+// waitReady blocks until the server has answered this client's Settings, or refuses
+// them, which is a *StatusError, or ctx.
 func (e *endpoint) waitReady(ctx context.Context) error {
 	select {
 	case <-e.ready:
 		return nil
+	case <-e.refused:
+		select {
+		case <-e.ready: // it was refused once
+			return nil
+		default:
+			return *e.lastErr.Load()
+		}
 	case <-ctx.Done():
 		if last := e.lastErr.Load(); last != nil {
 			return &OpError{Op: "Telemetry", Endpoint: e.addr, Err: *last}
@@ -139,7 +152,14 @@ func (c *core) session(ctx context.Context, ep *endpoint) {
 		if ctx.Err() != nil {
 			return
 		}
+		refusal := refusalOf(err)
+		if refusal != nil {
+			err = refusal
+		}
 		ep.lastErr.Store(&err)
+		if refusal != nil {
+			ep.refuse.Do(func() { close(ep.refused) })
+		}
 		c.cfg.Logger.Debug("rocketmq telemetry stream ended", "peer", ep.addr, "err", err)
 		select {
 		case <-ctx.Done():
@@ -147,6 +167,27 @@ func (c *core) session(ctx context.Context, ep *endpoint) {
 		case <-time.After(reopenAfter):
 		}
 	}
+}
+
+// refusalOf returns the refusal that a Telemetry stream ended with, or nil: servers
+// refuse it by a gRPC error whose text begins with the protocol's code.
+func refusalOf(err error) error {
+	st := status.Convert(err)
+	code := pb.Code_BAD_REQUEST
+	switch st.Code() {
+	case codes.InvalidArgument:
+	case codes.Unauthenticated:
+		code = pb.Code_UNAUTHORIZED
+	case codes.PermissionDenied:
+		code = pb.Code_FORBIDDEN
+	default:
+		return nil
+	}
+	name, text, ok := strings.Cut(st.Message(), ": ")
+	if known, found := pb.Code_value[name]; ok && found {
+		return &StatusError{Code: pb.Code(known), Text: text}
+	}
+	return &StatusError{Code: code, Text: st.Message()}
 }
 
 // telemetry runs one stream: it sends Settings and reads until the stream ends.

@@ -37,7 +37,8 @@ type fake struct {
 	ended   int
 	md      metadata.MD
 
-	mute    bool // Telemetry answers nothing
+	mute    bool  // Telemetry answers nothing
+	reject  error // Telemetry ends with it
 	send    func(*pb.SendMessageRequest) (*pb.SendMessageResponse, error)
 	receive []*pb.ReceiveMessageResponse
 	queues  []*pb.MessageQueue // instead of the default route
@@ -89,8 +90,11 @@ func (f *fake) Telemetry(s grpc.BidiStreamingServer[pb.TelemetryCommand, pb.Tele
 			return err
 		}
 		f.mu.Lock()
-		mute := f.mute
+		mute, reject := f.mute, f.reject
 		f.mu.Unlock()
+		if reject != nil {
+			return reject
+		}
 		if mute {
 			continue
 		}
