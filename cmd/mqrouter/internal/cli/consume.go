@@ -33,6 +33,7 @@ type consumeFlags struct {
 	topic     string
 	group     string
 	tags      string
+	sql       string
 	count     int
 	wait      time.Duration
 	invisible time.Duration
@@ -48,15 +49,18 @@ func newConsume(e *env) *cobra.Command {
 it. With --count it ends after so many messages and fails when they do not come
 within --wait, in which a broker that is down may come back; without, it goes on
 until interrupted.`,
-		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --count 1`,
-		Args:    noArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e) },
+		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --count 1
+  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --filter-sql "TAGS = 'vip' AND amount >= 100"`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return p.run(c.Context(), e) },
 	}
 	p.at.declare(c)
 	e.fleetFlags(c)
 	c.Flags().StringVar(&p.topic, "topic", "", "topic (required)")
 	c.Flags().StringVar(&p.group, "group", "", "consumer group (required)")
 	c.Flags().StringVar(&p.tags, "tags", "*", "tags to receive, separated by ||")
+	c.Flags().StringVar(&p.sql, "filter-sql", "", "receive messages for which this SQL92 expression over user properties and TAGS is true")
+	c.MarkFlagsMutuallyExclusive("tags", "filter-sql")
 	c.Flags().IntVar(&p.count, "count", 0, "end after this many messages; 0: go on until interrupted")
 	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take")
 	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group, 10s to 12h")
@@ -100,7 +104,7 @@ const connectAgain = 500 * time.Millisecond
 func (p *consumeFlags) connect(ctx context.Context, e *env, cfg rocketmqclient.Config) (*rocketmqclient.SimpleConsumer, error) {
 	for told := false; ; told = true {
 		start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags})
+		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags, SQL: p.sql})
 		cancel()
 		var refused *rocketmqclient.StatusError
 		if err == nil || p.count == 0 || ctx.Err() != nil || errors.As(err, &refused) || errors.Is(err, rocketmqclient.ErrNoQueue) {
