@@ -136,6 +136,7 @@ type woken struct{ flows bool }
 func (b *Broker) takeDirty() woken {
 	var w woken
 	s := b.state
+	b.takeResets()
 	for _, t := range s.dirtyTopics {
 		t.dirty = false
 		for _, sub := range t.subs {

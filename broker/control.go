@@ -40,6 +40,7 @@ func (e *BodyError) Error() string {
 //	TypeSeal             version u8 = 1 | flow
 //	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
 //	                     n, each range: distance from the end of the one before, length
+//	TypeOffsets          version u8 = 1 | group str, topic str, incarnation u64 | n, each queue: number uvarint, offset uvarint
 //	TypeCarried          version u8 = 1 | topic str, incarnation u64, offset uvarint, hash u32, given up ms u64 |
 //	                     record: length uvarint, bytes
 const (
@@ -50,6 +51,7 @@ const (
 	sealVersion     = 1
 	giveUpVersion   = 1
 	carriedVersion  = 1
+	offsetsVersion  = 1
 )
 
 const (

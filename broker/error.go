@@ -29,6 +29,8 @@ const (
 	KindCorrupt                      // stored bytes are damaged
 	KindInternal                     // anything else, such as a failed read
 	KindUnavailable                  // the broker group of this zone that must do it does not answer; try again
+	KindOffset                       // the queue does not hold the offset; the cause is an *OffsetError
+	KindNoOffset                     // the consumer group has no offset there yet
 )
 
 var kindWords = [...]string{
@@ -38,6 +40,7 @@ var kindWords = [...]string{
 	KindStopped: "log stopped", KindClosed: "closed", KindHandle: "receipt handle",
 	KindBusy: "busy", KindInvalid: "invalid", KindCorrupt: "corrupt", KindInternal: "internal",
 	KindUnavailable: "unavailable",
+	KindOffset: "illegal offset", KindNoOffset: "no offset",
 }
 
 // String returns the kind in words.

@@ -57,6 +57,8 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{ok: true}, s.applySeal(v.Body())
 	case record.TypeCarried:
 		return placement{ok: true}, s.applyCarried(e, v.Body())
+	case record.TypeOffsets:
+		return placement{ok: true}, s.applyOffsets(e.Position, v.Body())
 	case record.TypeGiveUp:
 		return placement{ok: true}, s.applyGiveUp(v.Body())
 	case record.TypeLineageStart:
@@ -187,7 +189,7 @@ func (s *state) applyProgress(body []byte) error {
 		}
 		kept = append(kept, g)
 	}
-	s.progress.Apply(consumer.Delta{Groups: kept})
+	s.counts.VoidProgress += uint64(s.progress.Apply(consumer.Delta{Groups: kept}))
 	return nil
 }
 

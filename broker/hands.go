@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -23,6 +24,16 @@ type hands struct {
 	topic *topic
 	id    uint64 // of topic and its incarnation, in handles
 	disp  *consumer.Dispatcher
+	marks atomic.Pointer[map[uint16]uint64] // by queue; nil = no queue was ever reset
+}
+
+// handleID returns what the handles of a queue name. A reset of the queue changes
+// it, so that handles of before are refused, by whatever process.
+func (h *hands) handleID(marks *map[uint16]uint64, queue uint16) uint64 {
+	if marks == nil || (*marks)[queue] == 0 {
+		return h.id
+	}
+	return topicID(h.topic.name, record.Position((*marks)[queue]))
 }
 
 // topicID names a topic and its incarnation in a receipt handle.
@@ -72,6 +83,7 @@ func (b *Broker) makeHands(key subKey) *hands {
 		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
 		FirstDelivery: b.log.Epoch() << 40, Alive: b.isAlive, Kick: b.kick,
 	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
+	h.setMarks(b.state.progress)
 	sub.hands = h
 	h.advance(sub.topic)
 	b.holding[h] = struct{}{}

@@ -10,7 +10,6 @@ import (
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
-	"github.com/mqrouter/mqrouter/zone"
 )
 
 // minInvisible is the shortest invisible time: less would have a message back
@@ -104,8 +103,14 @@ type taker struct {
 	ctx    context.Context // of the receive
 	hashes []uint32        // of the filter's tags; nil = it is not by tag
 	queues []*topicQueue
+	marks  *map[uint16]uint64 // of before the take: a handle is never newer than its delivery
 	bytes  int
 	read   []record.View // what was let through, in the order of the answers
+}
+
+// newTaker returns a taker for a look at the queues of a topic.
+func newTaker(ctx context.Context, b *Broker, h *hands, r *ReceiveRequest, queues []*topicQueue) *taker {
+	return &taker{b: b, h: h, r: r, ctx: ctx, hashes: r.Filter.tagHashes(), marks: h.marks.Load(), queues: queues}
 }
 
 // take takes what is there. more says that it stopped early.
@@ -114,10 +119,10 @@ func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest) ([]Deliv
 		return nil, false, err
 	}
 	defer b.leave()
-	t := taker{b: b, h: h, r: r, ctx: ctx, hashes: r.Filter.tagHashes()}
 	b.mu.RLock()
-	t.queues = slices.Clone(h.topic.queues)
+	queues := slices.Clone(h.topic.queues)
 	b.mu.RUnlock()
+	t := newTaker(ctx, b, h, r, queues)
 	now := b.now()
 	got, more := h.disp.Take(consumer.TakeRequest{
 		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: r.ClientID, Match: t.match,
@@ -184,13 +189,13 @@ func (t *taker) delivery(got *consumer.Taken, v record.View) Delivery {
 	return Delivery{
 		Record: v, Topic: t.h.topic.name, Queue: int(got.Queue), Offset: int64(got.Offset),
 		Attempt: int(got.Attempt), Invisible: t.r.Invisible, Stored: v.Stored(),
-		Handle: t.b.handle(t.h, t.r.Group, got.Queue, got.Offset, got.Delivery),
+		Handle: t.b.handle(t.h, t.marks, got.Queue, got.Offset, got.Delivery),
 	}
 }
 
-func (b *Broker) handle(h *hands, g zone.ConsumerGroup, q uint16, offset, delivery uint64) string {
+func (b *Broker) handle(h *hands, marks *map[uint16]uint64, q uint16, offset, delivery uint64) string {
 	return b.sealer.Seal(consumer.Handle{
-		Incarnation: b.log.Incarnation(), Group: consumer.HashGroup(g), Topic: h.id,
+		Incarnation: b.log.Incarnation(), Group: consumer.HashGroup(h.sub.key.group), Topic: h.handleID(marks, q),
 		Queue: q, Offset: offset, Delivery: delivery,
 	})
 }

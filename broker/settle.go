@@ -32,7 +32,13 @@ func (b *Broker) openHandle(op string, g zone.ConsumerGroup, t zone.Topic, text 
 		return refuse(err)
 	}
 	h := b.handsOf(subKey{g, t})
-	if h == nil || hd.Incarnation != b.log.Incarnation() || hd.Group != consumer.HashGroup(g) || hd.Topic != h.id {
+	if h == nil || hd.Incarnation != b.log.Incarnation() || hd.Group != consumer.HashGroup(g) {
+		return refuse(&consumer.HandleError{Reason: consumer.ReasonForeign})
+	}
+	if marks := h.marks.Load(); hd.Topic != h.handleID(marks, hd.Queue) {
+		if marks != nil && (*marks)[hd.Queue] != 0 {
+			return refuse(&consumer.HandleError{Reason: consumer.ReasonReset})
+		}
 		return refuse(&consumer.HandleError{Reason: consumer.ReasonForeign})
 	}
 	return opened{hands: h, Handle: hd}, nil
@@ -72,12 +78,13 @@ func (b *Broker) ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zo
 	}
 	defer b.leave()
 	d = min(max(d, 0), b.limits.MaxInvisible)
+	marks := hd.hands.marks.Load()
 	delivery, err := hd.hands.disp.ChangeInvisible(b.now(), hd.Queue, hd.Offset, hd.Delivery, d)
 	if err != nil {
 		return "", &Error{Op: "change invisible", Kind: KindHandle, Group: g, Topic: t, Err: err}
 	}
 	poke(b.kick)
-	return b.handle(hd.hands, g, hd.Queue, hd.Offset, delivery), nil
+	return b.handle(hd.hands, marks, hd.Queue, hd.Offset, delivery), nil
 }
 
 // DeadLetter moves a delivered message to the group's dead-letter topic: copy
@@ -166,7 +173,7 @@ func settledBody(h *hands, d consumer.Dead) []byte {
 	key := h.sub.key
 	return appendProgressBody(nil, map[zone.Topic]record.Position{key.topic: h.topic.first}, &consumer.Delta{
 		Groups: []consumer.GroupDelta{{Group: key.group, Topic: key.topic, Queues: []consumer.QueueDelta{{
-			Queue: d.Queue, Acked: []consumer.Range{{From: d.Offset, To: d.Offset + 1}},
+			Queue: d.Queue, Mark: d.Mark, Acked: []consumer.Range{{From: d.Offset, To: d.Offset + 1}},
 		}}}},
 	})
 }

@@ -17,7 +17,7 @@ import (
 // The bytes of a snapshot. Integers marked u16, u32 and u64 are little endian,
 // the others unsigned varints; str, n and flow are as in control.go.
 //
-//	magic "MQSNAP\r\n" | version u16 = 3 | CRC32C of what follows u32 |
+//	magic "MQSNAP\r\n" | version u16 = 4 | CRC32C of what follows u32 |
 //	group str, incarnation u64, position, epoch, lineage u64, next index |
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
@@ -42,7 +42,7 @@ import (
 // equal bytes.
 const (
 	snapshotMagic   = "MQSNAP\r\n"
-	snapshotVersion = 3
+	snapshotVersion = 4
 	snapshotHead    = len(snapshotMagic) + 2 + 4
 )
 
@@ -66,7 +66,7 @@ func (e *SnapshotError) Error() string {
 func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
-	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn}
+	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {

@@ -52,6 +52,7 @@ type state struct {
 	dirtyTopics []*topic
 	dirtyFlows  []*outFlow
 	dirtyRelays []*relay
+	resets      []queueReset
 	dropped     []droppedIndex // to be deleted; ascending by at
 
 	envelope record.Envelope // volatile: of the landing at hand; its strings serve the next one
@@ -74,6 +75,7 @@ type counts struct {
 	LegsAtHead    uint64 // legs of channels that began with a gap
 	DroppedTopics uint64
 	Withdrawn     uint64 // numbers that operators gave up for destinations that will not come back
+	OffsetsSet    uint64 // queues in which a consumer group was made to go on elsewhere
 }
 
 // topic is a topic as the fold knows it.

@@ -32,6 +32,7 @@ type QueueDelta struct {
 	Queue   uint16
 	Created bool    // the group starts here; without effect when it has the queue already
 	Start   uint64  // first offset to deliver, when Created
+	Mark    uint64  // of the Reset after which this was collected; 0 = none. With another one than the queue's it is void
 	Acked   []Range // settled
 	Retries []Retry // replace what was known of their offsets
 }
@@ -42,7 +43,8 @@ const deltaVersion = 1
 // The flags of a queue in an encoded delta. A reader refuses unknown ones.
 const (
 	queueCreated = 1 << iota
-	queueFlags   = 1<<iota - 1
+	queueMarked
+	queueFlags = 1<<iota - 1
 )
 
 // Empty reports whether the delta changes nothing.
@@ -54,8 +56,9 @@ func (d *Delta) Empty() bool { return len(d.Groups) == 0 }
 //	groups: count, then for each
 //	  consumer group, topic: text
 //	  queues: count, then for each
-//	    queue, flags (1: created)
+//	    queue, flags (1: created, 2: marked)
 //	    start, when created
+//	    mark, when marked
 //	    acked: count, then for each: distance from the last end, length
 //	    retries: count, then for each: distance from the last offset,
 //	      attempts, visible in Unix milliseconds (signed, 0: at once)
@@ -79,11 +82,19 @@ func (d *Delta) Append(dst []byte) []byte {
 
 func (q *QueueDelta) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(q.Queue))
+	flags := byte(0)
 	if q.Created {
-		dst = append(dst, queueCreated)
+		flags |= queueCreated
+	}
+	if q.Mark > 0 {
+		flags |= queueMarked
+	}
+	dst = append(dst, flags)
+	if q.Created {
 		dst = binary.AppendUvarint(dst, q.Start)
-	} else {
-		dst = append(dst, 0)
+	}
+	if q.Mark > 0 {
+		dst = binary.AppendUvarint(dst, q.Mark)
 	}
 	dst = appendRanges(dst, q.Acked)
 	return appendRetries(dst, q.Retries)
@@ -121,6 +132,11 @@ func (d *decoder) queueDelta() QueueDelta {
 	}
 	if flags&queueCreated != 0 {
 		q.Created, q.Start = true, d.uvarint()
+	}
+	if flags&queueMarked != 0 {
+		if q.Mark = d.uvarint(); q.Mark == 0 {
+			d.fail("mark of no reset")
+		}
 	}
 	q.Acked = d.ranges()
 	q.Retries = d.retries()

@@ -98,6 +98,7 @@ type dispatchQueue struct {
 	claimed rangeSet // a running Take matches them
 	acked   rangeSet // settled since the last Collect
 	retried []uint64 // offsets whose entry is dirty
+	mark    uint64   // of the last reset
 }
 
 // NewDispatcher returns a dispatcher that goes on from the group's durable
@@ -131,6 +132,7 @@ func attemptLimit(n int) uint32 { return uint32(min(max(n, 1), maxAttempts)) }
 // into back, so that everything from cursor on was never looked at.
 func (d *Dispatcher) load(s *QueueState, now Instant, wall time.Time) {
 	q := d.queue(s.Queue)
+	q.mark = s.Mark
 	known := rangeSet{{From: 0, To: s.Floor}}
 	for _, r := range s.Acked {
 		known.add(r)

@@ -13,6 +13,7 @@ const (
 	ReasonReplaced                       // a change of the invisible time gave a new handle
 	ReasonDeadLettered                   // the message is on its way to, or in, the dead-letter topic
 	ReasonSettled                        // the message is settled (never an answer of Ack)
+	ReasonReset                          // the group was made to go on elsewhere in that queue since
 )
 
 var reasonTexts = [...]string{
@@ -22,6 +23,7 @@ var reasonTexts = [...]string{
 	ReasonReplaced:     "replaced",
 	ReasonDeadLettered: "of a dead-lettered message",
 	ReasonSettled:      "of a settled message",
+	ReasonReset:        "of before a reset of the group's offset",
 }
 
 // String returns a constant text.

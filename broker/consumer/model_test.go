@@ -374,6 +374,8 @@ func TestDispatcherKeepsItsPromises(t *testing.T) {
 					m.crash(rng.IntN(2) == 0)
 				} else if rng.IntN(4) == 0 {
 					m.checkProgress()
+				} else if rng.IntN(4) == 0 {
+					m.reset()
 				}
 			}
 		}

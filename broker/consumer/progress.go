@@ -15,6 +15,7 @@ type QueueState struct {
 	Floor   uint64  // every offset below is settled
 	Acked   []Range // settled offsets above Floor, ascending
 	Retries []Retry // ascending
+	Mark    uint64  // of the last Reset; 0 = none
 }
 
 // Progress is what all consumer groups have settled. It belongs to the fold
@@ -39,6 +40,7 @@ type queueProgress struct {
 	floor   uint64
 	acked   rangeSet // all above floor, none touching it
 	retries map[uint64]retryState
+	mark    uint64 // of the last reset
 }
 
 type retryState struct {
@@ -92,12 +94,17 @@ func (p *Progress) Create(g zone.ConsumerGroup, t zone.Topic, queue uint16, star
 
 // Apply applies a delta. A queue that the group does not have yet starts at
 // the delta's start, else at 0. Applying the same delta again changes nothing.
-func (p *Progress) Apply(d Delta) {
+// What was collected before a Reset of its queue is void; void counts such queues.
+func (p *Progress) Apply(d Delta) (void int) {
 	for i := range d.Groups {
 		g := &d.Groups[i]
 		for k := range g.Queues {
 			qd := &g.Queues[k]
 			q, _ := p.create(g.Group, g.Topic, qd.Queue, qd.Start)
+			if qd.Mark != q.mark {
+				void++
+				continue
+			}
 			for _, r := range qd.Acked {
 				q.settle(r)
 			}
@@ -106,6 +113,7 @@ func (p *Progress) Apply(d Delta) {
 			}
 		}
 	}
+	return void
 }
 
 // Settle marks one offset as settled: what a dead-letter record does.
@@ -148,7 +156,7 @@ func (q *queueProgress) retry(r Retry) {
 }
 
 func (q *queueProgress) state() QueueState {
-	s := QueueState{Queue: q.queue, Floor: q.floor, Acked: slices.Clone(q.acked)}
+	s := QueueState{Queue: q.queue, Floor: q.floor, Acked: slices.Clone(q.acked), Mark: q.mark}
 	if len(q.retries) > 0 {
 		s.Retries = make([]Retry, 0, len(q.retries))
 		for _, o := range slices.Sorted(maps.Keys(q.retries)) {
@@ -217,11 +225,11 @@ func (p *Progress) sorted() []groupTopic {
 }
 
 // snapshotVersion is the first byte of an encoded progress.
-const snapshotVersion = 1
+const snapshotVersion = 2
 
 // AppendSnapshot appends the encoding of the whole progress; equal progress
 // gives equal bytes. The form is that of Delta.Append, except that a queue is
-// its number, its floor, its acked ranges and its retries.
+// its number, its floor, its mark, its acked ranges and its retries.
 func (p *Progress) AppendSnapshot(dst []byte) []byte {
 	dst = append(dst, snapshotVersion)
 	dst = binary.AppendUvarint(dst, uint64(len(p.groups)))
@@ -234,6 +242,7 @@ func (p *Progress) AppendSnapshot(dst []byte) []byte {
 			s := q.state()
 			dst = binary.AppendUvarint(dst, uint64(s.Queue))
 			dst = binary.AppendUvarint(dst, s.Floor)
+			dst = binary.AppendUvarint(dst, s.Mark)
 			dst = appendRanges(dst, s.Acked)
 			dst = appendRetries(dst, s.Retries)
 		}
@@ -256,8 +265,8 @@ func ParseSnapshot(b []byte) (*Progress, error) {
 			r.fail("group twice")
 		}
 		p.groups[groupTopic{g, t}] = gp
-		for range r.count(4) {
-			q := &queueProgress{queue: r.queue(), floor: r.uvarint()}
+		for range r.count(5) {
+			q := &queueProgress{queue: r.queue(), floor: r.uvarint(), mark: r.uvarint()}
 			for _, acked := range r.ranges() {
 				q.acked.add(acked)
 			}

@@ -68,7 +68,7 @@ func (d *Dispatcher) Condemn(now Instant, queue uint16, offset, delivery uint64)
 	d.leave(slot)
 	e := &d.entries[slot]
 	e.status, e.condemn = dying, true
-	return Dead{Queue: queue, Offset: offset, Attempts: e.attempts}, nil
+	return Dead{Queue: queue, Offset: offset, Attempts: e.attempts, Mark: d.find(queue).mark}, nil
 }
 
 // own returns the entry of a message when the delivery may still decide about
@@ -133,6 +133,7 @@ type Dead struct {
 	Queue    uint16
 	Offset   uint64
 	Attempts uint32 // deliveries so far
+	Mark     uint64 // of the last Reset of its queue
 }
 
 // TakeDead appends up to limit messages that must go to the dead-letter topic.
@@ -147,7 +148,7 @@ func (d *Dispatcher) TakeDead(now Instant, limit int, dst []Dead) []Dead {
 		d.unlink(&d.dead, slot)
 		e := &d.entries[slot]
 		e.status = dying
-		dst = append(dst, Dead{Queue: e.queue, Offset: e.offset, Attempts: e.attempts})
+		dst = append(dst, Dead{Queue: e.queue, Offset: e.offset, Attempts: e.attempts, Mark: d.find(e.queue).mark})
 	}
 	return dst
 }
@@ -215,7 +216,7 @@ func (d *Dispatcher) collect(now Instant, wall time.Time) (GroupDelta, bool) {
 		if len(q.acked) == 0 && len(q.retried) == 0 {
 			continue
 		}
-		c := QueueDelta{Queue: q.queue, Acked: q.acked, Retries: d.retries(q, now, wall)}
+		c := QueueDelta{Queue: q.queue, Mark: q.mark, Acked: q.acked, Retries: d.retries(q, now, wall)}
 		q.acked = nil
 		if len(c.Acked) > 0 || len(c.Retries) > 0 {
 			g.Queues = append(g.Queues, c)
@@ -263,6 +264,9 @@ func (d *Dispatcher) Restore(g GroupDelta) {
 	for i := range g.Queues {
 		c := &g.Queues[i]
 		q := d.queue(c.Queue)
+		if c.Mark != q.mark {
+			continue // void
+		}
 		for _, r := range c.Acked {
 			q.acked.add(r)
 		}

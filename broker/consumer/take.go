@@ -50,6 +50,7 @@ type claim struct {
 	place
 	slot    int32 // of its entry; none = fresh
 	verdict Verdict
+	mark    uint64 // of its queue; another one means that the queue was reset meanwhile
 }
 
 // Take appends deliveries to dst: redeliveries whose time has come first, then
@@ -114,7 +115,7 @@ func (d *Dispatcher) claim(n int, first bool) []claim {
 			continue
 		}
 		e.status = taken
-		claims = append(claims, claim{place: e.place, slot: slot})
+		claims = append(claims, claim{place: e.place, slot: slot, mark: d.find(e.queue).mark})
 	}
 	want := min(n-len(claims), d.room())
 	if want <= 0 {
@@ -129,7 +130,7 @@ func (d *Dispatcher) claim(n int, first bool) []claim {
 			idle = 0
 		}
 		for o := run.From; o < run.To; o++ {
-			claims = append(claims, claim{place: place{offset: o, queue: q.queue}, slot: none})
+			claims = append(claims, claim{place: place{offset: o, queue: q.queue}, slot: none, mark: q.mark})
 		}
 		want -= size
 		d.fresh -= uint64(size)
@@ -170,6 +171,13 @@ func (d *Dispatcher) conclude(r *TakeRequest, claims []claim, dst []Taken) []Tak
 	for i := range claims {
 		c := &claims[i]
 		q := d.find(c.queue)
+		if c.mark != q.mark {
+			if c.verdict == Deliver {
+				dst = append(dst, d.overtaken(c))
+			}
+			c.verdict = stale
+			continue
+		}
 		if c.slot == none {
 			q.claimed.remove(c.offset)
 			d.claimed--

@@ -27,6 +27,8 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindCorrupt:      pb.Code_INTERNAL_SERVER_ERROR,
 	broker.KindInternal:     pb.Code_INTERNAL_SERVER_ERROR,
 	broker.KindUnavailable:  pb.Code_TOO_MANY_REQUESTS,
+	broker.KindOffset:       pb.Code_ILLEGAL_OFFSET,
+	broker.KindNoOffset:     pb.Code_OFFSET_NOT_FOUND,
 }
 
 // statusOK is shared by all answers; nobody changes it.

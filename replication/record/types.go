@@ -37,6 +37,7 @@ const (
 	TypeSeal                            // destination side: a flow is sealed
 	TypeGiveUp                          // origin side: numbers that a destination is not sent
 	TypeCarried                         // an old record again, so that the log behind it can go
+	TypeOffsets                         // where a consumer group goes on was chosen
 )
 
 // Flags qualify a record. The upper eight bits are required: a reader that

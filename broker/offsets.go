@@ -1,0 +1,270 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// A consumer group has one progress in a queue, however its clients consume. Those
+// that receive move it by acknowledgements; those that pull move it by SetOffset,
+// which is a reset of the queue to that offset (see ResetGroup). A group whose
+// clients do both loses nothing: every message is received until it is acknowledged
+// or an offset behind it is set. But each offset that is set voids what others of the
+// group have in hands there, and pulling hides nothing from them.
+
+// Extent is the range of offsets that a queue holds: from First up to Next.
+type Extent struct{ First, Next uint64 }
+
+// OffsetError says that an offset is outside of what a queue holds.
+type OffsetError struct {
+	Queue  int
+	Offset uint64
+	Extent
+}
+
+// Error names the offset and what is legal.
+func (e *OffsetError) Error() string {
+	return fmt.Sprintf("offset %d is outside of queue %d, which holds %d to %d", e.Offset, e.Queue, e.First, e.Next)
+}
+
+// Nearest returns the legal offset that is nearest to the one given.
+func (e *OffsetError) Nearest() uint64 { return min(max(e.Offset, e.First), e.Next) }
+
+// queueAt is a queue as it was at one moment.
+type queueAt struct {
+	topic *topic
+	q     *topicQueue
+	n     int
+}
+
+// extent returns what can be read of the queue.
+func (q *queueAt) extent() Extent {
+	next := q.q.index.Next()
+	first := min(q.q.index.First(), next)
+	if carried := q.q.carried.all(); len(carried) > 0 {
+		first = min(first, carried[0].offset)
+	}
+	return Extent{first, next}
+}
+
+// check returns KindOffset with an *OffsetError for an offset that is neither held
+// nor the next.
+func (q *queueAt) check(op string, offset uint64) error {
+	if e := q.extent(); offset < e.First || offset > e.Next {
+		return &Error{Op: op, Kind: KindOffset, Topic: q.topic.name, Err: &OffsetError{Queue: q.n, Offset: offset, Extent: e}}
+	}
+	return nil
+}
+
+// queue finds a queue of a topic that lands here.
+func (b *Broker) queue(op string, t zone.Topic, n int) (queueAt, error) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	topic := b.state.topics[t]
+	switch {
+	case topic == nil && isDeadLetter(t):
+		return queueAt{}, &Error{Op: op, Kind: KindTopicUnknown, Topic: t, Text: "nothing was given up there"}
+	case topic == nil:
+		return queueAt{}, &Error{Op: op, Kind: KindTopicUnknown, Topic: t, Text: "the topic does not land here"}
+	case n < 0 || n >= len(topic.queues):
+		return queueAt{}, &Error{Op: op, Kind: KindInvalid, Topic: t,
+			Text: fmt.Sprintf("queue %d; broker %s has the queues 0 to %d of the topic", n, b.self, len(topic.queues)-1)}
+	}
+	return queueAt{topic, topic.queues[n], n}, nil
+}
+
+// Offset returns the offset below which the group has settled everything in the
+// queue: where a client that pulls goes on. What was acknowledged within the last
+// Limits.ProgressDelay may be missing in it. KindNoOffset when the group never
+// consumed the topic here.
+func (b *Broker) Offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, error) {
+	const op = "get offset"
+	if err := b.ready(op); err != nil {
+		return 0, err
+	}
+	if err := b.mayConsume(op, subKey{g, t}); err != nil {
+		return 0, err
+	}
+	if _, err := b.queue(op, t, queue); err != nil {
+		return 0, err
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	floor, ok := b.state.progress.Floor(g, t, uint16(queue))
+	if !ok {
+		return 0, &Error{Op: op, Kind: KindNoOffset, Group: g, Topic: t, Text: "the group has no offset here yet"}
+	}
+	return floor, nil
+}
+
+// SetOffset makes the group go on at the offset in the queue, as ResetGroup does.
+// It is durable at nil. KindOffset when the queue does not hold the offset. A group
+// that the topology does not declare begins with it, at the newest message of the
+// topic's other queues.
+func (b *Broker) SetOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, queue int, offset uint64) error {
+	const op = "set offset"
+	if err := b.ready(op); err != nil {
+		return err
+	}
+	key := subKey{g, t}
+	if err := b.mayConsume(op, key); err != nil {
+		return err
+	}
+	q, err := b.queue(op, t, queue)
+	if err != nil {
+		return err
+	}
+	if err := q.check(op, offset); err != nil {
+		return err
+	}
+	b.mu.RLock()
+	subscribed := b.state.subs[key] != nil
+	st, _ := b.state.progress.QueueState(g, t, uint16(queue))
+	b.mu.RUnlock()
+	if !subscribed {
+		if err := b.createSubscription(ctx, op, key); err != nil {
+			return err
+		}
+	} else if st.Floor == offset && len(st.Acked) == 0 && len(st.Retries) == 0 {
+		return nil // nothing would change; many clients repeat themselves
+	}
+	return b.setOffsets(ctx, op, &offsetsBody{key: key, incarnation: q.topic.first, queues: []queueOffset{{queue, offset}}})
+}
+
+// setOffsets logs a reset and waits until it is folded. It may use the space that the
+// log keeps back, as other progress.
+func (b *Broker) setOffsets(ctx context.Context, call string, o *offsetsBody) error {
+	if err := b.enter(call); err != nil {
+		return err
+	}
+	defer b.leave()
+	e, err := b.control(record.TypeOffsets, o.append(nil))
+	if err == nil {
+		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})
+	}
+	if err != nil {
+		return &Error{Op: call, Kind: kindOfLog(err), Group: o.key.group, Topic: o.key.topic, Err: err}
+	}
+	return nil
+}
+
+// Where is a place in a queue in words.
+type Where uint8
+
+// The places.
+const (
+	WhereEarliest Where = iota + 1 // the oldest message that is held
+	WhereLatest                    // behind the newest
+	WhereTime                      // the first that was stored here at or after a time
+	WhereOffset                    // an offset
+)
+
+// FindOffset returns the offset of a place in a queue. A time is compared with when
+// messages were stored in this zone's log (of a message that came from another group:
+// when it landed). The search halves the queue, so near a moment at which the clock
+// was set back it finds one of the places that fit.
+func (b *Broker) FindOffset(ctx context.Context, t zone.Topic, queue int, w Where, at time.Time) (uint64, error) {
+	const op = "query offset"
+	if err := b.ready(op); err != nil {
+		return 0, err
+	}
+	q, err := b.queue(op, t, queue)
+	if err != nil {
+		return 0, err
+	}
+	return b.findOffset(ctx, op, &q, w, at)
+}
+
+func (b *Broker) findOffset(ctx context.Context, op string, q *queueAt, w Where, at time.Time) (uint64, error) {
+	e := q.extent()
+	switch w {
+	case WhereEarliest:
+		return e.First, nil
+	case WhereLatest:
+		return e.Next, nil
+	case WhereTime:
+	default:
+		return 0, &Error{Op: op, Kind: KindInvalid, Topic: q.topic.name, Text: "no such place"}
+	}
+	offset, err := b.offsetAt(ctx, q, e, at)
+	if err != nil {
+		return 0, &Error{Op: op, Kind: kindOfLog(err), Topic: q.topic.name, Err: err}
+	}
+	return offset, nil
+}
+
+// offsetAt returns the first offset whose message was stored at or after the time,
+// the next one when there is none. Whole segments are passed over by their times.
+func (b *Broker) offsetAt(ctx context.Context, q *queueAt, e Extent, at time.Time) (uint64, error) {
+	times, err := b.log.SegmentTimes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var from record.Position
+	for _, s := range times {
+		if s.Last.IsZero() || !s.Last.Before(at) {
+			break
+		}
+		from = s.End
+	}
+	lo, _, err := q.q.index.Search(from)
+	if err != nil {
+		return 0, err
+	}
+	for lo, hi := max(lo, e.First), e.Next; ; {
+		if lo >= hi {
+			return lo, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		mid := lo + (hi-lo)/2
+		stored, err := b.storedAt(q.q, mid)
+		switch {
+		case err == nil && !stored.Before(at):
+			hi = mid
+		case err == nil, isGone(err, mid): // trimmed meanwhile: older than everything
+			lo = mid + 1
+		default:
+			return 0, err
+		}
+	}
+}
+
+// isGone reports whether a read of the offset failed because it was trimmed.
+func isGone(err error, offset uint64) bool {
+	var outside *queue.RangeError
+	return errors.Is(err, commitlog.ErrTrimmed) || (errors.As(err, &outside) && offset < outside.First)
+}
+
+// storedAt returns when the message at the offset was stored in this log.
+func (b *Broker) storedAt(q *topicQueue, offset uint64) (time.Time, error) {
+	e, err := q.get(offset)
+	if err != nil {
+		return time.Time{}, err
+	}
+	entry, err := b.log.ReadAt(e.Position, int(e.Size))
+	if err != nil {
+		return time.Time{}, err
+	}
+	if entry.Kind == commitlog.KindLanding {
+		var env record.Envelope
+		_, err := record.ParseEnvelope(entry.Envelope, &env)
+		return env.Landed, err
+	}
+	v, err := record.Parse(entry.Record)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if v, err = unwrap(v); err != nil { // a carried letter keeps its time
+		return time.Time{}, err
+	}
+	return v.Stored(), nil
+}
