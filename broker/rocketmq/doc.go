@@ -34,8 +34,7 @@
 // # What is refused
 //
 // FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages, FIFO groups and topics,
-// SQL filters over properties of the system other than TAGS, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED),
-// and PullMessage, UpdateOffset, GetOffset, QueryOffset (NOT_IMPLEMENTED).
+// SQL filters over properties of the system other than TAGS, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED).
 //
 // # Goroutines
 //

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -83,6 +85,14 @@ func TestFuzzersKnowEveryCall(t *testing.T) {
 	}
 }
 
+// written are requests that no official client sends.
+var written = map[string]proto.Message{
+	"PullMessage":  &pb.PullMessageRequest{Group: res("g"), MessageQueue: at(1), Offset: 1, BatchSize: 3},
+	"UpdateOffset": &pb.UpdateOffsetRequest{Group: res("g"), MessageQueue: at(0)},
+	"GetOffset":    &pb.GetOffsetRequest{Group: res("g"), MessageQueue: at(0)},
+	"QueryOffset":  &pb.QueryOffsetRequest{MessageQueue: at(1), QueryOffsetPolicy: pb.QueryOffsetPolicy_TIMESTAMP, Timestamp: timestamppb.Now()},
+}
+
 // recorded calls use with the requests of TestRecordRequests.
 func recorded(f *testing.F, use func(call int, request []byte)) {
 	f.Helper()
@@ -103,6 +113,13 @@ func recorded(f *testing.F, use func(call int, request []byte)) {
 	}
 	if n == 0 {
 		f.Fatal("no recorded requests")
+	}
+	for name, m := range written {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		use(slices.IndexFunc(rpcs, func(r rpc) bool { return r.name == name }), b)
 	}
 }
 
@@ -182,10 +199,10 @@ func judge(t *testing.T, conn *grpc.ClientConn, r rpc, request []byte) {
 		m := answer.ProtoReflect()
 		field := m.Descriptor().Fields().ByName("status")
 		if !m.Has(field) {
-			if r.name != "ReceiveMessage" {
+			if r.name != "ReceiveMessage" && r.name != "PullMessage" {
 				t.Fatalf("%s: no status in %v", r.name, answer)
 			}
-			continue // a message, or the delivery time
+			continue // a message, the delivery time, or the offset to go on from
 		}
 		st := m.Get(field).Message().Interface().(*pb.Status)
 		switch st.GetCode() {

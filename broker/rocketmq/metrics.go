@@ -43,10 +43,12 @@ const (
 	opAck     = "ack"
 	opNack    = "nack"
 	opDead    = "reject"
+	opPull    = "pull"
+	opSeek    = "seek"
 )
 
 // operationTypes are the conventions' types of the operations.
-var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle"}
+var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle", opPull: "receive", opSeek: "settle"}
 
 // instruments are the front end's metrics. Attribute sets are made once for each
 // combination, since the send path runs for every message; combinations are

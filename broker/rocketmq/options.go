@@ -19,6 +19,9 @@ type Options struct {
 	Store Store
 	// Zone is the zone of this node: routes name its brokers and no others.
 	Zone zone.Zone
+	// Group is this node's broker group: calls about the queues of another one are
+	// refused. Empty refuses none.
+	Group zone.Group
 
 	// TLS serves TLS connections; nil serves plaintext only. Set GetCertificate in
 	// it to follow certificates that change. Its NextProtos are set to h2.

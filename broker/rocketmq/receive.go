@@ -73,16 +73,11 @@ func (s *Server) ReceiveMessage(req *pb.ReceiveMessageRequest, stream grpc.Serve
 // poll asks the store, bounded in number, and ends when the server stops. The
 // status is never nil.
 func (s *Server) poll(ctx context.Context, r broker.ReceiveRequest) ([]broker.Delivery, *pb.Status) {
-	select {
-	case s.polls <- struct{}{}:
-	default:
-		s.refused.Add(1)
-		return nil, refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("%d receives are waiting, which is the limit", cap(s.polls)))
+	end, st := s.beginPoll(ctx)
+	if st != nil {
+		return nil, st
 	}
-	defer func() { <-s.polls }()
-	s.metrics.polls.Add(ctx, 1)
-	defer s.metrics.polls.Add(context.WithoutCancel(ctx), -1)
-
+	defer end()
 	pollCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
@@ -96,6 +91,21 @@ func (s *Server) poll(ctx context.Context, r broker.ReceiveRequest) ([]broker.De
 		return nil, refuse(pb.Code_MESSAGE_NOT_FOUND, "no new message")
 	}
 	return got, statusOK
+}
+
+// beginPoll takes a place among the calls that may wait, which end gives back.
+func (s *Server) beginPoll(ctx context.Context) (end func(), st *pb.Status) {
+	select {
+	case s.polls <- struct{}{}:
+	default:
+		s.refused.Add(1)
+		return nil, refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("%d receives are waiting, which is the limit", cap(s.polls)))
+	}
+	s.metrics.polls.Add(ctx, 1)
+	return func() {
+		s.metrics.polls.Add(context.WithoutCancel(ctx), -1)
+		<-s.polls
+	}, nil
 }
 
 // giveBack makes messages visible again that could not be sent to their consumer.
@@ -171,9 +181,12 @@ func (s *Server) invisible(req *pb.ReceiveMessageRequest) (time.Duration, *pb.St
 	return 0, refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from %v to %v", d.AsDuration(), s.opts.MinInvisible, maxInvisible))
 }
 
+// polling is a request that may wait.
+type polling interface{ GetLongPollingTimeout() *durationpb.Duration }
+
 // pollTime returns how long to wait: what the request asks for, else the client's
 // settings, bounded by the server's limit and by the call's deadline.
-func (s *Server) pollTime(ctx context.Context, req *pb.ReceiveMessageRequest, info clientInfo, now time.Time) (time.Duration, *pb.Status) {
+func (s *Server) pollTime(ctx context.Context, req polling, info clientInfo, now time.Time) (time.Duration, *pb.Status) {
 	wait := s.opts.MaxPoll
 	switch d := req.GetLongPollingTimeout(); {
 	case d != nil && (d.CheckValid() != nil || d.AsDuration() < 0):

@@ -162,7 +162,8 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 }
 
 // QueryAssignment gives every push consumer all brokers of the zone that hold the
-// topic, one entry for all queues of each: consumers share the load by receiving.
+// topic, one entry for all queues of each: consumers share the load by receiving. A
+// pull consumer gets each queue, for that is what it pulls from.
 func (s *Server) QueryAssignment(ctx context.Context, req *pb.QueryAssignmentRequest) (*pb.QueryAssignmentResponse, error) {
 	out, st := s.assign(ctx, req)
 	return &pb.QueryAssignmentResponse{Status: st, Assignments: out}, nil
@@ -181,11 +182,22 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 		s.tellDenied(ctx, req.GetGroup(), req.GetTopic(), st)
 		return nil, st
 	}
+	ids := []int32{allQueues}
+	if id, _ := clientID(ctx); s.clients.kind(id) == pb.ClientType_PULL_CONSUMER { // judged before
+		ids = ids[:0]
+		for id := range sub.queues {
+			ids = append(ids, int32(id))
+		}
+	}
 	var out []*pb.Assignment
 	for _, g := range z.Groups {
-		if b := brokerOf(g); b != nil {
+		b := brokerOf(g)
+		if b == nil {
+			continue
+		}
+		for _, id := range ids {
 			out = append(out, &pb.Assignment{MessageQueue: &pb.MessageQueue{
-				Topic: req.GetTopic(), Id: allQueues, Permission: sub.permission(), Broker: b,
+				Topic: req.GetTopic(), Id: id, Permission: sub.permission(), Broker: b,
 				AcceptMessageTypes: []pb.MessageType{sub.kind},
 			}})
 		}

@@ -213,7 +213,7 @@ func TestEmptyRequestsAreAnsweredByAStatus(t *testing.T) {
 		"QueryAssignment": pb.Code_ILLEGAL_TOPIC, "AckMessage": pb.Code_INVALID_RECEIPT_HANDLE, "ForwardMessageToDeadLetterQueue": pb.Code_OK,
 		"ChangeInvisibleDuration": pb.Code_INVALID_RECEIPT_HANDLE, "NotifyClientTermination": pb.Code_OK,
 		"EndTransaction": pb.Code_UNSUPPORTED, "RecallMessage": pb.Code_UNSUPPORTED, "SyncLiteSubscription": pb.Code_UNSUPPORTED,
-		"UpdateOffset": pb.Code_NOT_IMPLEMENTED, "GetOffset": pb.Code_NOT_IMPLEMENTED, "QueryOffset": pb.Code_NOT_IMPLEMENTED,
+		"UpdateOffset": pb.Code_ILLEGAL_TOPIC, "GetOffset": pb.Code_ILLEGAL_TOPIC, "QueryOffset": pb.Code_ILLEGAL_TOPIC,
 	}
 	for name, call := range unary(c) {
 		resp, err := call(as(t, "c"))
@@ -233,7 +233,7 @@ func TestEmptyRequestsAreAnsweredByAStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want(t, resp.GetStatus(), pb.Code_NOT_IMPLEMENTED)
+	want(t, resp.GetStatus(), pb.Code_ILLEGAL_TOPIC)
 }
 
 func TestCallsWithoutAClientIdAreRefused(t *testing.T) {
@@ -242,7 +242,7 @@ func TestCallsWithoutAClientIdAreRefused(t *testing.T) {
 	for i := range long {
 		long[i] = 'x'
 	}
-	for _, name := range []string{"QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "AckMessage", "ForwardMessageToDeadLetterQueue", "ChangeInvisibleDuration", "NotifyClientTermination"} {
+	for _, name := range []string{"QueryRoute", "Heartbeat", "SendMessage", "QueryAssignment", "AckMessage", "ForwardMessageToDeadLetterQueue", "ChangeInvisibleDuration", "NotifyClientTermination", "UpdateOffset", "GetOffset", "QueryOffset"} {
 		resp, err := unary(c)[name](t.Context())
 		if err != nil || resp.GetStatus().GetCode() != pb.Code_CLIENT_ID_REQUIRED {
 			t.Errorf("%s: %v %v", name, resp, err)

@@ -53,7 +53,7 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 		}
 		s.answerProducer(ctx, reply)
 	case *pb.Settings_Subscription:
-		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER {
+		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER && info.kind != pb.ClientType_PULL_CONSUMER {
 			return nil, info, unrecognised(info.kind)
 		}
 		if err := s.checkSubscriptions(in.GetSubscription()); err != nil {

@@ -28,8 +28,24 @@ type Store interface {
 	// DeadLetter moves the message to the group's dead-letter topic. At nil the
 	// move is durable as a whole. It is idempotent.
 	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
+	Puller
 	// Topology returns the topology in force. It does not block.
 	Topology() *zone.Topology
+}
+
+// Puller serves consumers that pull. A queue that a topic does not have is
+// broker.KindInvalid.
+type Puller interface {
+	// Pull blocks until there is a message at or behind the offset, r.Wait is over
+	// (none, no error) or ctx ends. broker.KindOffset with a *broker.OffsetError when
+	// the queue does not hold the offset.
+	Pull(ctx context.Context, r broker.PullRequest) (broker.Pulled, error)
+	// Offset returns where the group goes on, or broker.KindNoOffset.
+	Offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, error)
+	// SetOffset makes the group go on at the offset. It is durable at nil.
+	SetOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, queue int, offset uint64) error
+	// FindOffset returns the offset of a place; at is for broker.WhereTime.
+	FindOffset(ctx context.Context, t zone.Topic, queue int, w broker.Where, at time.Time) (uint64, error)
 }
 
 var _ Store = (*broker.Broker)(nil)

@@ -23,7 +23,7 @@ func startReal(t *testing.T) *bench {
 		if err != nil {
 			t.Fatal(err)
 		}
-		o.Store, o.Zone = core, "c1" // a zone of one broker: every slot is at home
+		o.Store, o.Zone, o.Group = core, "c1", "gc1" // a zone of one broker: every slot is at home
 	})
 	core.SetLiveness(b.Alive)
 	t.Cleanup(func() { // before the one of start, so the server ends first

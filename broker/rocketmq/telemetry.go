@@ -108,7 +108,7 @@ func (s *Server) heartbeat(ctx context.Context, req *pb.HeartbeatRequest) *pb.St
 		return st
 	}
 	switch k := req.GetClientType(); k {
-	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER:
+	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER, pb.ClientType_PULL_CONSUMER:
 		if _, ok := s.clients.see(id, k); !ok {
 			return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")
 		}

@@ -229,7 +229,7 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 // startFrontEnd serves the RocketMQ 5 clients.
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
 	s, err := rocketmq.New(rocketmq.Options{
-		Store: n.broker, Zone: n.self.Zone.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
 		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
 		TLS: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return n.certs.Certificate(), nil
