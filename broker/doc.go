@@ -44,6 +44,10 @@
 //     the mark that it was.
 //   - Acknowledgements and cursors become durable a little later. A kill
 //     repeats what was not yet logged; Close logs it all.
+//   - A consumer group has one progress in a queue. Acknowledgements move it, and
+//     SetOffset and ResetGroup put it elsewhere: one record, durable at nil, whose
+//     position marks the reset. What the group did before it, logged or in hands,
+//     cannot undo a part of it.
 //   - What a destination is not sent (declared lost, or made needless by a newer
 //     change) is decided in the log first, told to the destination, and shown to
 //     readers of its landings. The cursor moves when the destination has settled it.

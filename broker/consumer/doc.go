@@ -30,6 +30,9 @@
 // restart the deliveries before it are not known; a handle of that time counts
 // until the message is delivered again.
 //
+// A reset puts a group elsewhere in a queue (see reset.go): what was in hands counts
+// no more, and deltas from before it are void.
+//
 // # Order
 //
 // Redeliveries come before new messages. Inside a queue new messages come in
