@@ -40,7 +40,7 @@ var kindWords = [...]string{
 	KindStopped: "log stopped", KindClosed: "closed", KindHandle: "receipt handle",
 	KindBusy: "busy", KindInvalid: "invalid", KindCorrupt: "corrupt", KindInternal: "internal",
 	KindUnavailable: "unavailable",
-	KindOffset: "illegal offset", KindNoOffset: "no offset",
+	KindOffset:      "illegal offset", KindNoOffset: "no offset",
 }
 
 // String returns the kind in words.
