@@ -1,0 +1,14 @@
+package queue
+
+// Shed lets go of the entries in memory; they are read from files from then on.
+// It does nothing while some of them are not flushed. An index that is appended
+// to seldom costs a few hundred bytes then. Writer only.
+func (x *Index) Shed() {
+	if !x.recovered || x.waiting || x.flushed != x.next.Load() || len(x.view.Load().tail) == 0 {
+		return
+	}
+	v := *x.view.Load()
+	v.tail, v.start = nil, x.flushed
+	x.current, x.fill = nil, 0
+	x.view.Store(&v)
+}
