@@ -90,6 +90,9 @@ func canonicalZone(z *ZoneInfo, line func(...any)) {
 
 func canonicalTopic(t *TopicInfo, line func(...any)) {
 	line("topic", quote(t.Name), t.Queues, t.Kind, t.Durability, int64(t.Retention), t.Class, t.Budget, t.AtBudget, t.MaxBody)
+	if t.Kind == KindDelay {
+		line("max-delay", int64(t.MaxDelay))
+	}
 	line("route", t.Route.Kind, t.Route.From, quote(t.Route.Property))
 	for _, c := range sortedBy(t.Residency, func(c *CityInfo) City { return c.Name }) {
 		line("residency", quote(c.Name))

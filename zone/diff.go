@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Change is one difference between two topologies.
@@ -189,6 +190,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": route", a.Route.String(), b.Route.String())
 	d.value(what+": queues", fmt.Sprint(a.Queues), fmt.Sprint(b.Queues))
 	d.value(what+": kind", a.Kind.String(), b.Kind.String())
+	d.value(what+": max_delay", delayText(a.MaxDelay), delayText(b.MaxDelay))
 	d.value(what+": durability", a.Durability.String(), b.Durability.String())
 	d.value(what+": retention", formatDuration(a.Retention), formatDuration(b.Retention))
 	d.value(what+": class", a.Class.String(), b.Class.String())
@@ -197,6 +199,14 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": at_budget", a.AtBudget.String(), b.AtBudget.String())
 	d.value(what+": max_body", formatSize(int64(a.MaxBody)), formatSize(int64(b.MaxBody)))
 	d.value(what+": channel", channelName(a.Channel), channelName(b.Channel))
+}
+
+// delayText is empty for topics without delayed messages.
+func delayText(max time.Duration) string {
+	if max == 0 {
+		return ""
+	}
+	return formatDuration(max)
 }
 
 func channelName(c *ChannelInfo) string {

@@ -83,6 +83,7 @@ type draftTopic struct {
 	maxBodyAt   place
 	routeAt     place
 	kindAt      place
+	maxDelayAt  place
 	classAt     place
 	budgetAt    place
 	channel     ref // the name is empty when the file does not say it
@@ -118,6 +119,8 @@ const (
 	defaultQueues    = 4
 	defaultRetention = 3 * day
 	maxRetention     = 366 * day
+	defaultMaxDelay  = 30 * day
+	maxMaxDelay      = 366 * day
 	defaultBudget    = 1 << 30
 	maxBudget        = 1 << 50
 	defaultAttempts  = 16

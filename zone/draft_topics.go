@@ -39,11 +39,18 @@ func (d *draft) readTopic(v value) {
 			t.maxBodyAt = v.at()
 			size(r, v, "max_body", 1, maxBodyBytes, &info.MaxBody)
 		}},
+		{"max_delay", false, func(v value) {
+			t.maxDelayAt = v.at()
+			d.duration(v, "max_delay", time.Second, maxMaxDelay, &info.MaxDelay)
+		}},
 		{"route", true, func(v value) { d.readRoute(v, t) }},
 		{"channel", false, func(v value) {
 			t.channel = ref{name: d.name(v, "a channel's name", topicName), at: v.at()}
 		}},
 	})
+	if info.Kind == KindDelay && info.MaxDelay == 0 {
+		info.MaxDelay = defaultMaxDelay
+	}
 	if info.Class == 0 {
 		info.Class = ClassBulk
 		if info.Route.Kind == RouteBroadcastCity || info.Route.Kind == RouteBroadcastZone {

@@ -48,6 +48,9 @@ func (t *Topology) Explain(q Query) []Step {
 	}
 	topic := q.Topic
 	add("topic", "%s, kind %s, class %s, route %s", topic.Name, topic.Kind, topic.Class, topic.Route)
+	if topic.Kind == KindDelay {
+		add("delayed", "at most %s; a message waits where it was published and takes its way anew when it is due", formatDuration(topic.MaxDelay))
+	}
 	if q.From != nil {
 		add("published", "in zone %s (%s) of city %s", q.From.Name, q.From.Kind, q.From.City.Name)
 	} else {

@@ -93,6 +93,8 @@ var topicFaults = []faultCase{
 	{"size with a decimal unit", "budget: 256MiB", "budget: §256MB", `"256MB"`, "did you mean 256MiB?", 0},
 	{"size", "budget: 256MiB", "budget: §lots", `"lots"`, "64KiB", 0},
 	{"compaction of what has no key", "  - name: transfer\n", "  - name: §transfer\n    at_budget: compact\n", "is compacted at its budget", "use refuse or gap", 0},
+	{"delay of a topic of another kind", "  - name: transfer\n", "  - name: transfer\n    max_delay: §1h\n", "its kind is normal", "set kind: delay", 0},
+	{"delay beyond a year", "  - name: transfer\n", "  - name: transfer\n    kind: delay\n    max_delay: §400d\n", `"400d"`, "between 1s and", 0},
 	{"budget below one message", "budget: 256MiB", "budget: §1KiB", "would not hold one", "raise budget", 0},
 	{"body beyond RocketMQ's", "max_body: 1MiB", "max_body: §5MiB", `"5MiB"`, "between 1B and 4MiB", 0},
 	{"residency of an unknown city", "[shanghai, hangzhou]", "[shanghai, §hangzou]", `no city "hangzou"`, "did you mean hangzhou?", 0},

@@ -181,6 +181,9 @@ func showTopics(b *strings.Builder, t *Topology) {
 			cities = cityNames(topic.Residency)
 		}
 		kind := topic.Kind.String()
+		if topic.Kind == KindDelay {
+			kind += " to " + formatDuration(topic.MaxDelay)
+		}
 		if topic.Durability == DurabilityBuffered {
 			kind += ", buffered"
 		}

@@ -122,6 +122,7 @@ func TestDiffNamesWhatChanges(t *testing.T) {
 		{"client: 127.0.0.1:8091", "client: 127.0.0.1:8092", "~ node cz-sz-a-1: client: 127.0.0.1:8091 -> 127.0.0.1:8092"},
 		{"  - name: shenzhen\n", "  - name: shenzhen\n    max_body: 4MiB\n", ""},
 		{"retention: 168h", "retention: 24h", "~ topic ledger: retention: 168h -> 24h"},
+		{"  - name: orders\n", "  - name: orders\n    kind: delay\n", "~ topic orders: kind: normal -> delay\n~ topic orders: max_delay: - -> 720h"},
 		{"budget: 256MiB", "budget: 128MiB", "~ topic member: budget: 256MiB -> 128MiB"},
 		{"[shanghai, hangzhou]", "[shanghai]", "~ topic audit: residency: hangzhou,shanghai -> shanghai"},
 		{"30s, 1m, 5m", "30s", "~ consumer group ledger-book: retry: 1s, 5s, 10s, 30s, 1m, 5m -> 1s, 5s, 10s, 30s"},

@@ -120,7 +120,8 @@ type TopicInfo struct {
 	Residency  []*CityInfo // cities that a record may enter; empty means all
 	Budget     int64       // bytes of backlog that one destination may hold back
 	AtBudget   BudgetEnd
-	MaxBody    int // bytes
+	MaxBody    int           // bytes
+	MaxDelay   time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
 	Route      Route
 	Channel    *ChannelInfo // set for broadcast routes, else nil
 	Groups     []*ConsumerGroupInfo

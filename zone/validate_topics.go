@@ -20,6 +20,10 @@ func (d *draft) checkTopic(t *draftTopic) {
 		d.add(t.kindAt.or(t.routeAt), fmt.Sprintf("topic %s reads its route from the message group, and its kind is %s", name, info.Kind),
 			"clients set a message group only on topics of kind fifo")
 	}
+	if t.maxDelayAt.line > 0 && info.Kind != KindDelay && info.Kind != 0 {
+		d.add(t.maxDelayAt, fmt.Sprintf("topic %s bounds how long messages are delayed, and its kind is %s", name, info.Kind),
+			"only messages on topics of kind delay have a delivery time; set kind: delay or remove max_delay")
+	}
 	if info.Budget < int64(info.MaxBody) {
 		d.add(t.budgetAt.or(t.at), fmt.Sprintf("topic %s allows bodies of %s, and its budget of %s would not hold one", name,
 			formatSize(int64(info.MaxBody)), formatSize(info.Budget)), "raise budget or lower max_body")
