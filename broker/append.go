@@ -97,6 +97,9 @@ func (b *Broker) deliver(c *commitlog.Committed) {
 	if woken.flows {
 		poke(b.legKick)
 	}
+	if woken.due {
+		poke(b.dueKick)
+	}
 	if due {
 		poke(b.snapKick)
 	}
@@ -130,7 +133,7 @@ func (b *Broker) foldAll(c *commitlog.Committed) error {
 }
 
 // woken says who has something to do after a delivery.
-type woken struct{ flows bool }
+type woken struct{ flows, due bool }
 
 // takeDirty tells dispatchers and waiters of what was touched. mu is held.
 func (b *Broker) takeDirty() woken {
@@ -159,5 +162,7 @@ func (b *Broker) takeDirty() woken {
 	}
 	s.dirtyFlows = s.dirtyFlows[:0]
 	w.flows = s.takeDirtyRelays() || w.flows
+	w.due = s.timers.soonest > 0 && s.timers.soonest < b.dueBefore.Load()
+	s.timers.soonest = 0
 	return w
 }

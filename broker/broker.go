@@ -12,6 +12,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/broker/timer"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/internal/tracing"
@@ -50,6 +51,7 @@ type Broker struct {
 	snapKick chan struct{} // capacity 1: a snapshot is due
 	legKick  chan struct{} // capacity 1: LegsChanged
 	overKick chan struct{} // capacity 1: a backlog may have passed its budget
+	dueKick  chan struct{} // capacity 1: a delayed message came that is due soon, or what blocks some may be gone
 	overUse  chan struct{} // capacity 1: held by who compares backlogs with budgets
 	failed   chan struct{} // closed with the first failure
 	failErr  error         // why; written once before failed closes
@@ -70,6 +72,12 @@ type Broker struct {
 	calls  map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
 
 	held atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
+
+	clock     *timer.Clock // by which delayed messages fall due
+	dueBefore atomic.Int64 // the due loop wants to know of what is due before (Unix milliseconds)
+	dueAll    atomic.Bool  // the due loop is to try everything that is blocked
+	timerHold atomic.Int64 // log bytes that delayed messages held back at the last look; -1 before it
+	due       dueStatus    // what the due loop tells of itself
 
 	publications sync.Pool // of *publication
 	flowsRefused atomic.Uint64
@@ -101,9 +109,11 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		damage: loglimit.Limit{Lines: damageLines, Window: damageWindow},
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
-		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
+		clock: timer.NewClock(o.Wall),
 	}
+	b.timerHold.Store(-1)
 	b.calls = b.callTable()
 	var err error
 	if b.tracer, err = tracing.New(o.Tracer, o.Meter); err != nil {
@@ -127,6 +137,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.resumeHands()
+	b.loops.Go(b.dueLoop)
 	return b, nil
 }
 

@@ -96,16 +96,33 @@ func (q *topicQueue) get(offset uint64) (queue.Entry, error) {
 
 // carriedBody is the body of a TypeCarried record.
 type carriedBody struct {
+	// Of a dead letter.
 	topic       zone.Topic
 	incarnation record.Position
 	offset      uint64
 	hash        uint32 // of the queue entry
 	dead        time.Time
-	record      []byte // as it was appended first, identity included
+
+	// Of a delayed message; see timers_carry.go.
+	bucket, number uint64
+	origin         uint64 // the number that its handle names
+	due            int64  // Unix milliseconds
+
+	record []byte // as it was appended first, identity included
 }
 
 func (c *carriedBody) append(dst []byte) []byte {
 	e := encoder{b: dst}
+	if c.bucket != 0 {
+		e.byte(carriedTimer)
+		e.uint(c.bucket)
+		e.uint(c.number)
+		e.uint(c.origin)
+		e.u64(uint64(c.due))
+		e.uint(uint64(len(c.record)))
+		e.raw(c.record)
+		return e.b
+	}
 	e.byte(carriedVersion)
 	e.str(string(c.topic))
 	e.u64(uint64(c.incarnation))
@@ -120,8 +137,16 @@ func (c *carriedBody) append(dst []byte) []byte {
 // parseCarried reads a body; the record is a part of b.
 func parseCarried(b []byte) (carriedBody, error) {
 	d := decoder{b: b}
-	if v := d.byte(); v != carriedVersion {
-		return carriedBody{}, &BodyError{What: "carried letter", Version: v}
+	switch v := d.byte(); v {
+	case carriedVersion:
+	case carriedTimer:
+		c := carriedBody{bucket: d.uint(), number: d.uint(), origin: d.uint(), due: int64(d.u64()), record: d.bytes()}
+		if !d.ok() || c.bucket == 0 || c.due < 0 {
+			return carriedBody{}, &BodyError{What: "carried message", Version: v}
+		}
+		return c, nil
+	default:
+		return carriedBody{}, &BodyError{What: "carried record", Version: v}
 	}
 	c := carriedBody{topic: zone.Topic(d.str()), incarnation: record.Position(d.u64()), offset: d.uint(), hash: d.u32(),
 		dead: time.UnixMilli(int64(d.u64())), record: d.bytes()}
@@ -136,6 +161,9 @@ func (s *state) applyCarried(e *commitlog.Entry, body []byte) error {
 	c, err := parseCarried(body)
 	if err != nil {
 		return err
+	}
+	if c.bucket != 0 {
+		return s.applyTimerCarried(e, &c)
 	}
 	t := s.topics[c.topic]
 	if t == nil || !t.deadLetter || t.first != c.incarnation || c.offset >= t.queues[0].index.Next() {

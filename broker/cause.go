@@ -14,13 +14,19 @@ const (
 	CauseLeg                           // a destination: it will never accept the record
 )
 
+// CauseDue is the Cause of a message (TypeMessage) whose delivery time has come: the
+// copy that is delivered. Bucket and Offset name where it waited, and Original is
+// the identity of the record that did. Bucket is 0 when the time was past at its
+// publish.
+const CauseDue CauseKind = 4
+
 // Cause says why a message is in a dead-letter topic and holds what replaying
 // it needs. It is the Cause of a TypeDeadLetter record, and of a TypeMessage
-// record that brings one back (CauseReplay):
+// record that brings one back (CauseReplay) or was delayed (CauseDue):
 //
 //	version u8 = 1 | kind u8 | topic str | queue uvarint | offset uvarint |
 //	topic incarnation u64 | group str | attempts uvarint |            (consumer)
-//	flow | city str | group str | number uvarint | outcome u8 | reason uvarint | (leg)
+//	flow | city str | group str | number uvarint | outcome u8 | reason uvarint | (leg; number: the bucket of CauseDue)
 //	origin group str, incarnation u64, epoch uvarint, position uvarint
 //
 // where str is a uvarint length and bytes, and flow is origin str, incarnation
@@ -44,6 +50,9 @@ type Cause struct {
 	Outcome     record.Outcome
 	Reason      record.Reason
 
+	// Of CauseDue; Offset is the number in the bucket.
+	Bucket uint64
+
 	Original record.Identity // of the message itself
 }
 
@@ -62,7 +71,11 @@ func appendCause(dst []byte, c *Cause) []byte {
 	e.flow(c.Flow)
 	e.str(string(c.City))
 	e.str(string(c.Destination))
-	e.uint(c.Number)
+	if c.Kind == CauseDue {
+		e.uint(c.Bucket)
+	} else {
+		e.uint(c.Number)
+	}
 	e.byte(byte(c.Outcome))
 	e.uint(uint64(c.Reason))
 	e.str(string(c.Original.Group))
@@ -72,7 +85,7 @@ func appendCause(dst []byte, c *Cause) []byte {
 	return e.b
 }
 
-// ParseCause reads the Cause of a TypeDeadLetter record. It keeps nothing of b.
+// ParseCause reads the Cause of a TypeDeadLetter or TypeMessage record. It keeps nothing of b.
 func ParseCause(b []byte) (Cause, error) {
 	d := decoder{b: b}
 	if v := d.byte(); v != causeVersion {
@@ -92,6 +105,9 @@ func ParseCause(b []byte) (Cause, error) {
 		Number:           d.uint(),
 		Outcome:          record.Outcome(d.byte()),
 		Reason:           record.Reason(d.uint()),
+	}
+	if c.Kind == CauseDue {
+		c.Bucket, c.Number = c.Number, 0
 	}
 	c.Original = record.Identity{
 		Group:       zone.Group(d.str()),

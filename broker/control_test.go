@@ -59,6 +59,14 @@ func goldenDelta() *consumer.Delta {
 
 // bodies are the control record bodies: how each is written, and how it is read
 // into something to compare.
+func goldenDue() Cause {
+	return Cause{Kind: CauseDue, Bucket: 7, Offset: 300, Original: record.Identity{Group: "rz01-a", Incarnation: 5, Epoch: 2, Position: 4096}}
+}
+
+func goldenCarriedTimer() carriedBody {
+	return carriedBody{bucket: 7, number: 300, origin: 12, due: 946684800123, record: []byte("record")}
+}
+
 var bodies = []struct {
 	name  string
 	write func() []byte
@@ -79,6 +87,12 @@ var bodies = []struct {
 		func(b []byte) (any, error) { return parseGiveUp(b) }, goldenGiveUp()},
 	{"carried", func() []byte { c := goldenCarried(); return c.append(nil) },
 		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarried()},
+	{"cause-due", func() []byte { c := goldenDue(); return appendCause(nil, &c) },
+		func(b []byte) (any, error) { return ParseCause(b) }, goldenDue()},
+	{"carried-timer", func() []byte { c := goldenCarriedTimer(); return c.append(nil) },
+		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarriedTimer()},
+	{"recall", func() []byte { return recallBody{bucket: 7, number: 300}.append(nil) },
+		func(b []byte) (any, error) { return parseRecall(b) }, recallBody{bucket: 7, number: 300}},
 	{"progress", func() []byte {
 		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, goldenDelta())
 	}, func(b []byte) (any, error) {

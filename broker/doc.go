@@ -2,11 +2,11 @@
 // commit log, and what clients and other sites ask of it.
 //
 // It owns the fold (queue indexes, flows and their numbers, cursors, prefixes,
-// consumer progress, dead letters), its snapshots, publishing, receiving, both
-// ends of the group's flows, and the reading of landings. The log itself is
-// package commitlog, index files are package queue, what consumers have in
-// hands is package consumer, SQL filters are package filter, the client protocol is
-// package rocketmq.
+// consumer progress, dead letters, delayed messages), its snapshots, publishing,
+// receiving, both ends of the group's flows, and the reading of landings. The log
+// itself is package commitlog, index files are package queue, what consumers have
+// in hands is package consumer, SQL filters are package filter, the clock of delayed
+// messages is package timer, the client protocol is package rocketmq.
 //
 // A channel that is broadcast to zones lands in the CZone of each city and goes
 // onward from there: the fold keeps for each such flow where its numbers landed
@@ -26,10 +26,10 @@
 //
 // # Goroutines
 //
-// Open starts four, which Close joins: one expires deliveries and appends
+// Open starts five, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
 // snapshots, one trims, one does what topics declare for backlogs that have
-// reached their budgets. The log calls the fold on its own goroutine. Everything
+// reached their budgets, one (the due loop) delivers delayed messages. The log calls the fold on its own goroutine. Everything
 // else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
@@ -53,6 +53,12 @@
 //     readers of its landings. The cursor moves when the destination has settled it.
 //   - Retention passes no destination and no declared group in silence: what is
 //     given up for a bound is counted and logged.
+//   - A delayed message waits in the log of the group that took it, and in the index
+//     of the hour in which it is due. The due loop appends it again, with a cause
+//     that names where it waited; the fold lets the first of such a copy and a
+//     recall count and ignores what follows. So no crash and no restart delivers it
+//     twice or never. Nothing of it leaves the zone before: its route is resolved
+//     when it is due, and it has no place in the order of its flow until then.
 //   - Offsets of a queue are in log order. A broadcast topic has one order:
 //     that of its landings, in queue 0.
 //

@@ -31,6 +31,9 @@ const (
 	KindUnavailable                  // the broker group of this zone that must do it does not answer; try again
 	KindOffset                       // the queue does not hold the offset; the cause is an *OffsetError
 	KindNoOffset                     // the consumer group has no offset there yet
+	KindDeliveryTime                 // the delivery time is further ahead than the topic allows
+	KindRecallHandle                 // the recall handle is malformed or foreign
+	KindSettled                      // too late: the message is no longer waiting
 )
 
 var kindWords = [...]string{
@@ -41,6 +44,7 @@ var kindWords = [...]string{
 	KindBusy: "busy", KindInvalid: "invalid", KindCorrupt: "corrupt", KindInternal: "internal",
 	KindUnavailable: "unavailable",
 	KindOffset:      "illegal offset", KindNoOffset: "no offset",
+	KindDeliveryTime: "delivery time", KindRecallHandle: "recall handle", KindSettled: "settled",
 }
 
 // String returns the kind in words.

@@ -38,6 +38,10 @@ type Found struct {
 	Reason  record.Reason
 	Legs    []FoundLeg
 
+	// Of a message that was delayed, and of its recall.
+	DeliverAt time.Time // zero = it was not delayed
+	Waits     bool      // its time has not come yet
+
 	Cause    *Cause // of a dead-letter copy
 	Replay   *Cause // of a dead letter that was brought back here
 	Replayed bool   // of a dead-letter copy: it was brought back
@@ -156,6 +160,10 @@ func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
 	}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
+	if e.Kind == commitlog.KindOwn && (v.Type() == record.TypeRecall || v.Type() == record.TypeMessage && isWaiting(v)) {
+		b.describeTimer(&f, v)
+		return f
+	}
 	if e.Kind == commitlog.KindOwn && len(v.Target()) > 0 {
 		b.describeFlow(&f, v)
 		return f
@@ -233,6 +241,9 @@ func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []by
 	v, err := record.Parse(c.record)
 	if err != nil || !bytes.Equal(v.MessageID(), want) {
 		return err
+	}
+	if c.bucket != 0 {
+		return b.findCarriedTimer(found, e, &c, v)
 	}
 	if slices.ContainsFunc(*found, func(f Found) bool { return f.Queued && f.Topic == c.topic && f.Offset == c.offset }) {
 		return nil

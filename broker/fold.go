@@ -59,6 +59,8 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{ok: true}, s.applyCarried(e, v.Body())
 	case record.TypeOffsets:
 		return placement{ok: true}, s.applyOffsets(e.Position, v.Body())
+	case record.TypeRecall:
+		return s.applyRecall(e.Position, v.Body())
 	case record.TypeGiveUp:
 		return placement{ok: true}, s.applyGiveUp(v.Body())
 	case record.TypeLineageStart:
@@ -70,17 +72,37 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 }
 
 // applyMessage puts a record of this group into its queue, or gives it the next
-// number of its flow.
+// number of its flow. A message whose time has not come waits instead, and comes
+// again with a cause.
 func (s *state) applyMessage(e *commitlog.Entry, v record.View) (placement, error) {
 	if cause := v.Cause(); len(cause) > 0 {
-		if err := s.markReplayed(cause); err != nil {
+		if counts, err := s.settleCause(e, v); err != nil || !counts {
 			return placement{}, err
 		}
+	}
+	if isWaiting(v) {
+		return s.wait(e, v)
 	}
 	if isOutgoing(v) {
 		return s.number(e, v)
 	}
 	return s.store1(e, v)
+}
+
+// settleCause folds what a message settles besides being one; false when it was
+// settled already, so that the message does not count either.
+func (s *state) settleCause(e *commitlog.Entry, v record.View) (bool, error) {
+	c, err := ParseCause(v.Cause())
+	if err != nil {
+		return false, err
+	}
+	switch c.Kind {
+	case CauseReplay:
+		s.markReplayed(&c)
+	case CauseDue:
+		return s.fire(&c, v, e.Position), nil
+	}
+	return true, nil
 }
 
 // isOutgoing reports whether a message of this group's own goes to a flow

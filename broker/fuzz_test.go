@@ -40,6 +40,7 @@ func FuzzFold(f *testing.F) {
 		{Kind: CauseConsumer, Topic: "orders", Queue: 1 << 30, Offset: math.MaxUint64, TopicIncarnation: orders.first, Group: "orders-billing"},
 		{Kind: CauseReplay, Topic: "%DLQ%orders-billing", Offset: math.MaxUint64},
 		{Kind: CauseLeg, Number: math.MaxUint64},
+		{Kind: CauseDue, Bucket: math.MaxUint64, Offset: math.MaxUint64},
 		{Kind: 200},
 	} {
 		f.Add(uint8(record.TypeDeadLetter), "%DLQ%orders-billing", "", appendCause(nil, &c), []byte("x"), []byte{})
@@ -49,6 +50,7 @@ func FuzzFold(f *testing.F) {
 		for kind := record.TypeProgress; kind < record.TypeProgress+8; kind++ {
 			f.Add(uint8(kind), "", "", []byte{}, b.write(), []byte{})
 		}
+		f.Add(uint8(record.TypeRecall), "orders", "", []byte{}, b.write(), []byte{})
 	}
 	env, err := record.AppendEnvelope(nil, &record.Envelope{Flow: record.FlowID{Origin: "rz01-a", Incarnation: 7, Target: "rz02-a", Class: zone.ClassBulk},
 		Lineage: 1, LineageEpoch: 1, Number: 1, Through: 1, Outcome: record.OutcomeLanded})

@@ -115,6 +115,9 @@ func (s *state) indexPlaces() []indexPlace {
 	for _, r := range s.relays {
 		list = append(list, indexPlace{r.ixID, &r.index})
 	}
+	for _, k := range s.timers.list {
+		list = append(list, indexPlace{k.id, &k.index})
+	}
 	return list
 }
 
@@ -136,6 +139,9 @@ func (s *state) ownerOf(id uint64) string {
 		if r.ixID == id {
 			return fmt.Sprintf("flow of %s onward on channel %s", r.id.Origin, r.id.Target)
 		}
+	}
+	if k := s.timers.byID[id]; k != nil {
+		return fmt.Sprintf("messages that are due in the hour from %s", time.UnixMilli(k.start*bucketMillis).UTC().Format(time.RFC3339))
 	}
 	return ""
 }
@@ -174,6 +180,8 @@ func (s *state) slotsOf(e *commitlog.Entry, dst []slot) ([]slot, error) {
 	}
 	switch {
 	case e.Kind == commitlog.KindLanding, v.Type() == record.TypeDeadLetter:
+	case v.Type() == record.TypeCarried, v.Type() == record.TypeMessage && isWaiting(v):
+		return s.timerSlot(e, v, dst)
 	case v.Type() != record.TypeMessage:
 		return dst, nil
 	case isOutgoing(v):
@@ -205,6 +213,7 @@ func (s *state) onwardSlot(e *commitlog.Entry) (slot, bool) {
 
 // tally counts an entry, and notes what makes counts doubtful.
 func (h *healing) tally(e commitlog.Entry) error {
+	ignored := false
 	if e.Kind != commitlog.KindLanding {
 		v, err := record.Parse(e.Record)
 		if err != nil {
@@ -213,9 +222,15 @@ func (h *healing) tally(e commitlog.Entry) error {
 		if v.Type() == record.TypeTopologyApplied {
 			return h.compare(e.Position, v.Body())
 		}
+		ignored = h.s.counts.VoidTimers > 0 && mayBeVoid(v)
 	}
 	slots, err := h.s.slotsOf(&e, h.slots[:0])
 	h.slots = slots
+	for _, at := range slots {
+		if ignored {
+			h.doubt[at.index] = "the fold ignored copies of delayed messages that were settled, which the log may still hold"
+		}
+	}
 	for _, at := range slots {
 		h.count[at.index]++
 		if err == nil && at.topic != nil {

@@ -53,7 +53,8 @@ type station struct {
 	node   zone.Node
 	topo   *zone.Topology
 	limits Limits
-	tracer trace.Tracer // nil: no spans
+	tracer trace.Tracer     // nil: no spans
+	wall   func() time.Time // nil: the system clock
 }
 
 func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
@@ -67,7 +68,7 @@ func open(t testing.TB, fs disk.FS, node zone.Node, topo *zone.Topology, limits 
 }
 
 func (s *station) options() Options {
-	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer,
+	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
 		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
 }
 

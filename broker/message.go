@@ -29,7 +29,7 @@ type Message struct {
 	TraceContext string
 	Queue        int // a hint, or AnyQueue; out of range is as AnyQueue
 	Attempt      int
-	DeliverAt    time.Time // zero = at once
+	DeliverAt    time.Time // zero = at once; only on topics of kind delay
 }
 
 // Level says what a publish truly reached.
@@ -62,6 +62,10 @@ type PublishResult struct {
 	Offset      int64 // offset in the queue (LevelStored), or the number in its flow (LevelOrigin)
 	Level       Level
 	Destination zone.Destination
+
+	// Recall is the handle by which a delayed message is taken back (Broker.Recall);
+	// empty when it does not wait. Queue and Offset say nothing then.
+	Recall string
 }
 
 // Filter selects messages: all, those with one of the tags, or those that an SQL

@@ -25,6 +25,7 @@ type metrics struct {
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
 	passedCtr                                  metric.Int64Counter
 	onwardOverBudget                           metric.Int64Counter
+	timers                                     timerMetrics
 	publishTime, snapshotHold                  metric.Float64Histogram
 	registration                               metric.Registration
 }
@@ -66,7 +67,9 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		passedCtr:        counter("mqrouter.broker.group.passed", "messages that went before a declared consumer group had read them, since it held back more than it may"),
 		onwardOverBudget: counter("mqrouter.broker.onward.over_budget", "times a zone that is served from landings was left out of retention"),
 	}
-	errs = append(errs, x.observe(m, b))
+	var err error
+	x.timers, err = newTimerMetrics(m, counter)
+	errs = append(errs, err, x.observe(m, b))
 	return x, errors.Join(errs...)
 }
 
@@ -77,7 +80,8 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	held, err5 := m.Int64ObservableGauge("mqrouter.group.held", metric.WithUnit("By"), metric.WithDescription("log bytes that messages which a declared consumer group has not settled hold back"))
 	lag, err3 := m.Int64ObservableGauge("mqrouter.group.lag", metric.WithDescription("messages that a consumer group has not settled"))
 	orphans, err4 := m.Int64ObservableGauge("mqrouter.flow.orphans", metric.WithDescription("numbers landed in a lineage that their origin gave up"))
-	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
+	timers, gauges, err6 := timerGauges(m)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
 		return err
 	}
 	var err error
@@ -97,8 +101,9 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 			}
 		}
 		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
+		timers.observe(o, &st.Timers)
 		return nil
-	}, backlog, unsettled, lag, held, orphans)
+	}, append(gauges, backlog, unsettled, lag, held, orphans)...)
 	return err
 }
 

@@ -28,7 +28,9 @@ type Options struct {
 	// ChangeOf tells compaction what a record changes; nil refuses topologies with
 	// at_budget: compact.
 	ChangeOf ChangeOf
-	Limits   Limits
+	// Wall reads the wall clock by which delayed messages fall due; nil = the system's.
+	Wall   func() time.Time
+	Limits Limits
 }
 
 // Limits bounds what a broker holds and how it spends time. The zero value of
@@ -66,6 +68,9 @@ type Limits struct {
 	// DeadLetterRetention is how long dead letters are kept. 0 = 14 days.
 	DeadLetterRetention time.Duration
 	MaxWantWindow       int64 // bytes that a reader of landings may have sent ahead; 0 = 16 MiB
+	// MaxTimers bounds the delayed messages that wait. A publish beyond it is
+	// refused. 0 = 10,000,000: 200 MB of indexes, and the log that holds them.
+	MaxTimers int
 }
 
 // Validate reports every fault of the options.
@@ -119,5 +124,6 @@ func (o Options) withDefaults() Options {
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)
 	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
+	l.MaxTimers = orDefault(l.MaxTimers, 10_000_000)
 	return o
 }

@@ -66,6 +66,10 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 	b.metrics.published(ctx, len(p.which), b.now()-began)
 	for k, i := range p.which {
 		p.op.result(k, b.self, &out[i])
+		if p.op.places[k].waits {
+			out[i].Recall = b.recallHandle(&msgs[i], &p.op.places[k])
+			out[i].Queue, out[i].Offset = 0, -1
+		}
 	}
 	b.release(p)
 	return nil
@@ -109,12 +113,20 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	r.Destination = d
 	rec := &p.record
 	b.recordOf(rec, v, t, m, &d, stored)
+	waits := false
+	if !m.DeliverAt.IsZero() {
+		if waits, err = b.delay(t.info, rec); err != nil {
+			return err
+		}
+	}
 	p.properties = properties(p.properties[:0], m.Properties)
 	rec.Properties = p.properties
 	r.Queue = int(rec.Queue)
 	if rec.Target != "" {
-		if err := b.checkBudget(t.info, rec); err != nil {
-			return err
+		if !waits { // else its backlog then is what counts
+			if err := b.checkBudget(t.info, rec); err != nil {
+				return err
+			}
 		}
 		if err := checkFar(t.info, m, &d); err != nil {
 			return err
@@ -133,7 +145,7 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 		}
 		return &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
 	}
-	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered
+	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && !waits
 	return nil
 }
 
@@ -142,14 +154,14 @@ func checkMessage(t *zone.TopicInfo, v *view, m *Message) error {
 	refuse := func(kind Kind, format string, args ...any) error {
 		return &Error{Op: "publish", Kind: kind, Topic: t.Name, Text: fmt.Sprintf(format, args...)}
 	}
-	if t.Kind != zone.KindNormal {
+	if t.Kind != zone.KindNormal && t.Kind != zone.KindDelay {
 		return refuse(KindUnsupported, "topics of kind %s are not supported by this version", t.Kind)
 	}
 	if m.Kind != 0 && m.Kind != t.Kind {
 		return refuse(KindUnsupported, "a message of kind %s on a topic of kind %s", m.Kind, t.Kind)
 	}
-	if !m.DeliverAt.IsZero() {
-		return refuse(KindUnsupported, "delayed delivery is not supported by this version")
+	if !m.DeliverAt.IsZero() && t.Kind != zone.KindDelay {
+		return refuse(KindUnsupported, "a delivery time on a topic of kind %s", t.Kind)
 	}
 	if m.ID == "" {
 		return refuse(KindInvalid, "the message has no id")
@@ -221,7 +233,7 @@ func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d
 		Born: m.Born, Stored: stored,
 		MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 		Attempt: uint32(max(m.Attempt, 0)), TraceContext: m.TraceContext, BornHost: m.BornHost,
-		Encoding: m.Encoding, Digest: m.Digest, Body: m.Body,
+		Encoding: m.Encoding, Digest: m.Digest, Body: m.Body, DeliverAt: m.DeliverAt,
 	}
 	if m.MessageGroup != "" {
 		r.GroupHash = xxhash.Sum64String(m.MessageGroup)

@@ -283,18 +283,13 @@ func (b *Broker) routeAnew(v *view, d *DeadLetter, r *record.Record) (string, er
 }
 
 // markReplayed folds the mark that a replayed message carries.
-func (s *state) markReplayed(cause []byte) error {
-	c, err := ParseCause(cause)
-	if err != nil {
-		return err
-	}
+func (s *state) markReplayed(c *Cause) {
 	t := s.topics[c.Topic]
-	if c.Kind != CauseReplay || t == nil || !t.deadLetter || t.first != c.TopicIncarnation || c.Offset >= t.queues[0].index.Next() {
-		return nil
+	if t == nil || !t.deadLetter || t.first != c.TopicIncarnation || c.Offset >= t.queues[0].index.Next() {
+		return
 	}
 	s.subscribe(subKey{replayGroup, c.Topic}, t)
 	s.progress.Settle(replayGroup, c.Topic, 0, c.Offset)
-	return nil
 }
 
 // meantFor reports whether a consumer group gets a message: all do, unless it

@@ -41,6 +41,9 @@ func (b *Broker) trim(now time.Time) error {
 		}
 		floor = min(floor, lowest)
 	}
+	if floor, err = b.keepTimers(b.ctx, floor); err != nil {
+		return err
+	}
 	if floor <= b.log.Begin() {
 		return nil
 	}
@@ -257,6 +260,11 @@ func (b *Broker) trimIndexes(begin record.Position) error {
 	}
 	for _, r := range b.state.relays {
 		if err := trimIndex(r.index, begin); err != nil {
+			return err
+		}
+	}
+	for _, k := range b.state.timers.list {
+		if err := trimIndex(k.index, begin); err != nil {
 			return err
 		}
 	}

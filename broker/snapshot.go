@@ -62,6 +62,7 @@ func (b *Broker) snapshot(ctx context.Context) error {
 		b.mu.Unlock()
 		return fmt.Errorf("flush of indexes: %w", err)
 	}
+	b.state.timers.shed(b.dueBefore.Load())
 	data, at, needs := b.state.encode(), b.state.position, b.state.indexNeeds()
 	b.mu.Unlock()
 	held := b.now() - began

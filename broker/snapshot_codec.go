@@ -36,6 +36,8 @@ import (
 //	n relays: flow, index, next, since, settled, n marks: epoch, id u64, first,
 //	          n extents: lineage u64, first, through, entry,
 //	          n legs: 1, city str, group str, cursor, fingerprint, parked, backlog |
+//	latest delivery time that fired ms, n buckets of delayed messages: start / 1 h, index, next, made at u64, carried,
+//	          settled, recalled (sets of package timer) |
 //	progress: the snapshot of package consumer
 //
 // where a fingerprint is lineage u64, number, checksum u32. Equal states have
@@ -66,7 +68,8 @@ func (e *SnapshotError) Error() string {
 func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
-	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet}
+	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet,
+		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -102,6 +105,7 @@ func (s *state) encode() []byte {
 	s.encodeOut(&e)
 	s.encodeIn(&e)
 	s.encodeRelays(&e)
+	s.encodeTimers(&e)
 	e.b = s.progress.AppendSnapshot(e.b)
 	sum := crc32.Checksum(e.b[snapshotHead:], castagnoli)
 	binary.LittleEndian.PutUint32(e.b[snapshotHead-4:], sum)
@@ -290,6 +294,7 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 	s.decodeOut(d, c)
 	s.decodeIn(d)
 	s.decodeRelays(d, c)
+	s.decodeTimers(d, c)
 	if d.bad {
 		return nil, &SnapshotError{Name: name, What: "malformed"}
 	}

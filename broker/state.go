@@ -44,7 +44,8 @@ type state struct {
 	out       map[record.FlowID]*outFlow
 	in        map[record.FlowID]*inFlow
 	relays    map[record.FlowID]*relay // of flows in in
-	nextIndex uint64                   // number of the next index; never given twice
+	timers    timers
+	nextIndex uint64 // number of the next index; never given twice
 	counts    counts
 
 	// Volatile: what the entries of this delivery touched, for whoever wakes
@@ -76,6 +77,10 @@ type counts struct {
 	DroppedTopics uint64
 	Withdrawn     uint64 // numbers that operators gave up for destinations that will not come back
 	OffsetsSet    uint64 // queues in which a consumer group was made to go on elsewhere
+	Fired         uint64 // delayed messages that fell due
+	Recalled      uint64 // delayed messages that were taken back before
+	LateRecalls   uint64 // recalls of messages that had fallen due, or were recalled already
+	VoidTimers    uint64 // copies of delayed messages that were ignored since they were settled already
 }
 
 // topic is a topic as the fold knows it.
@@ -127,6 +132,7 @@ func newState(self zone.Group, store record.Incarnation, indexes *queue.Store) *
 		out:      map[record.FlowID]*outFlow{},
 		in:       map[record.FlowID]*inFlow{},
 		relays:   map[record.FlowID]*relay{},
+		timers:   timers{byID: map[uint64]*timerBucket{}},
 		progress: consumer.NewProgress(),
 	}
 }
@@ -264,7 +270,9 @@ func (s *state) touchFlow(f *outFlow) {
 type placement struct {
 	ok     bool // false: the fold ignored the record
 	queue  int
-	offset uint64 // in the queue, or the number in the flow
+	offset uint64 // in the queue, or the number in the flow, or in the bucket
+	waits  bool   // it waits for its delivery time, in the bucket of that name
+	bucket uint64
 }
 
 // place returns the queue that a record goes to which names queue q.

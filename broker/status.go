@@ -23,6 +23,7 @@ type Status struct {
 	Groups      []GroupStatus
 	Outgoing    []OutgoingStatus
 	Incoming    []IncomingStatus
+	Timers      TimerStatus
 }
 
 // LogStatus is the extent of the log.
@@ -119,6 +120,7 @@ func (b *Broker) Status() Status {
 	if err := b.Sink().Writable(); err != nil {
 		st.Held = err.Error()
 	}
+	st.Timers = b.timerStatus()
 	oldest := b.fillStatus(&st)
 	now := wallNow()
 	for i, n := range oldest {

@@ -107,5 +107,7 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 	b.refreshHands()
 	poke(b.legKick)
 	poke(b.overKick)
+	b.dueAll.Store(true)
+	poke(b.dueKick)
 	return nil
 }

@@ -28,7 +28,7 @@ const (
 	TypeCommit                          // decision: commit
 	TypeRollback                        // decision: roll back
 	TypeSettle                          // origin side: cursors of legs moved
-	TypeDue                             // a timer fell due
+	TypeRecall                          // a delayed message is taken back before it is due
 	TypeReroute                         // a record leaves on another flow
 	TypeLineageStart                    // first entry of a lineage
 	TypeTopologyApplied                 // the broker switched to a topology

@@ -1,0 +1,248 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// delay judges the delivery time of a message that is published, and reports
+// whether it waits. A time that is past is now: the message is delivered at once.
+func (b *Broker) delay(t *zone.TopicInfo, r *record.Record) (waits bool, err error) {
+	r.DeliverAt = time.UnixMilli(dueMillis(r.DeliverAt)) // records keep microseconds; rounding down would be early
+	ahead := r.DeliverAt.Sub(b.clock.Now())
+	switch {
+	case ahead <= 0:
+		b.metrics.publishedPast()
+		r.Cause = appendCause(nil, &Cause{Kind: CauseDue})
+		return false, nil
+	case ahead > t.MaxDelay:
+		return false, &Error{Op: "publish", Kind: KindDeliveryTime, Topic: t.Name,
+			Text: fmt.Sprintf("the delivery time is %s ahead; the topic allows at most %s", ahead.Round(time.Second), t.MaxDelay)}
+	}
+	b.mu.RLock()
+	pending := b.state.timers.pending
+	b.mu.RUnlock()
+	if pending >= uint64(b.limits.MaxTimers) {
+		b.metrics.timerRefused()
+		return false, &Error{Op: "publish", Kind: KindBusy, Topic: t.Name,
+			Text: fmt.Sprintf("%d delayed messages wait here; at most %d may", pending, b.limits.MaxTimers)}
+	}
+	return true, nil
+}
+
+// recallToken is what a recall handle says, before its seal (consumer.Sealer):
+//
+//	version u8 = 1 | group str | incarnation u64 | bucket uvarint | number uvarint | message id str
+//
+// The seal covers the topic as well. Only the owner group can check it; others
+// read from it whom to ask.
+type recallToken struct {
+	group       zone.Group
+	incarnation record.Incarnation
+	bucket      uint64
+	number      uint64
+	messageID   string
+}
+
+const recallTokenVersion = 1
+
+// maxRecallHandle bounds the text of a recall handle (bytes): names and ids are
+// bounded, and are the most of it.
+const maxRecallHandle = 2 << 10
+
+func (t *recallToken) append(dst []byte) []byte {
+	e := encoder{b: dst}
+	e.byte(recallTokenVersion)
+	e.str(string(t.group))
+	e.u64(uint64(t.incarnation))
+	e.uint(t.bucket)
+	e.uint(t.number)
+	e.str(t.messageID)
+	return e.b
+}
+
+func parseRecallToken(text string) (recallToken, error) {
+	if len(text) > maxRecallHandle {
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the handle is too long"}
+	}
+	data, err := consumer.PeekToken(text)
+	if err != nil {
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Err: err}
+	}
+	d := decoder{b: data}
+	version := d.byte()
+	t := recallToken{group: zone.Group(d.str()), incarnation: record.Incarnation(d.u64()), bucket: d.uint(), number: d.uint(), messageID: d.str()}
+	if !d.ok() || version != recallTokenVersion || t.bucket == 0 {
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the handle is malformed"}
+	}
+	return t, nil
+}
+
+// recallHandle makes the handle of a message that was put into a bucket.
+func (b *Broker) recallHandle(m *Message, p *placement) string {
+	t := recallToken{group: b.self, incarnation: b.log.Incarnation(), bucket: p.bucket, number: p.offset, messageID: m.ID}
+	return b.sealer.SealToken(consumer.TokenRecall, t.append(nil), string(m.Topic.Name))
+}
+
+// Recall takes a delayed message back before it is due, and returns its id. At nil
+// that is durable: it will not be delivered, whatever fails. It may be called at any
+// broker of the zone; the one that holds the message is asked. A repeated recall
+// succeeds again as long as the hour in which the message was due is not over.
+//
+// Errors: KindRecallHandle when the handle is none, or is of another topic or zone;
+// KindSettled when the message fell due, or its store is gone; KindUnroutable when
+// its holder cannot be asked; those of the log. After any other error than the first
+// two the message may or may not be recalled.
+func (b *Broker) Recall(ctx context.Context, topic zone.Topic, handle string) (messageID string, err error) {
+	if err := b.ready("recall"); err != nil {
+		return "", err
+	}
+	t, err := parseRecallToken(handle)
+	if err != nil {
+		return "", err
+	}
+	if t.group != b.self {
+		return b.recallElsewhere(ctx, topic, handle, t.group)
+	}
+	return b.recallHere(ctx, topic, handle, t)
+}
+
+// recallHere recalls a message of this group.
+func (b *Broker) recallHere(ctx context.Context, topic zone.Topic, handle string, t recallToken) (string, error) {
+	if _, err := b.sealer.OpenToken(consumer.TokenRecall, handle, string(topic)); err != nil {
+		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Err: err}
+	}
+	late := &Error{Op: "recall", Kind: KindSettled, Topic: topic, Text: fmt.Sprintf("message %s is no longer waiting: it fell due", t.messageID)}
+	if t.incarnation != b.log.Incarnation() {
+		return "", late
+	}
+	for {
+		number, done, err := b.recallable(t)
+		switch {
+		case err != nil:
+			return "", &Error{Op: "recall", Kind: kindOfLog(err), Topic: topic, Err: err}
+		case done == recallDone:
+			return t.messageID, nil
+		case done == recallLate:
+			b.metrics.recallLate()
+			return "", late
+		}
+		counts, err := b.appendRecall(ctx, topic, t.messageID, recallBody{bucket: t.bucket, number: number})
+		if err != nil {
+			return "", &Error{Op: "recall", Kind: kindOfLog(err), Topic: topic, Err: err}
+		}
+		if counts {
+			b.metrics.recalled()
+			return t.messageID, nil
+		}
+		// It fell due, was recalled by another call, or was carried, just now.
+	}
+}
+
+// recallState is what can be done about a recall.
+type recallState uint8
+
+const (
+	recallOpen recallState = iota // the message waits
+	recallDone                    // it was recalled before
+	recallLate                    // it fell due
+)
+
+// recallable finds the entry that a handle means now: a message that was carried
+// has another one than at first.
+func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err error) {
+	b.mu.RLock()
+	k := b.state.timers.bucketOf(t.bucket)
+	number, done = t.number, recallLate
+	carried := k != nil && k.carried > 0
+	if k != nil {
+		done = k.recallState(number)
+	}
+	b.mu.RUnlock()
+	if done != recallLate || !carried {
+		return number, done, nil
+	}
+	// The newest entry that carries it says what became of it.
+	var buf [256]queue.Entry
+	for next := k.index.Next(); next > t.number+1; {
+		from := max(t.number+1, k.index.First(), next-min(next, uint64(len(buf))))
+		if from >= next {
+			break
+		}
+		n, err := k.index.Read(from, buf[:next-from])
+		if err != nil {
+			return 0, 0, err
+		}
+		for i := n - 1; i >= 0; i-- {
+			if buf[i].Label != carriedLabel {
+				continue
+			}
+			ok, err := b.carries(buf[i], t.number)
+			if errors.Is(err, commitlog.ErrTrimmed) {
+				return number, recallLate, nil // as is all before it: nothing of it waits
+			}
+			if err != nil {
+				return 0, 0, err
+			}
+			if ok {
+				number = from + uint64(i)
+				b.mu.RLock()
+				done = k.recallState(number)
+				b.mu.RUnlock()
+				return number, done, nil
+			}
+		}
+		next = from
+	}
+	return number, recallLate, nil
+}
+
+func (k *timerBucket) recallState(number uint64) recallState {
+	switch {
+	case k.waits(number):
+		return recallOpen
+	case k.recalled.Has(number):
+		return recallDone
+	}
+	return recallLate
+}
+
+// carries reports whether the entry is of the message that had the number at first.
+func (b *Broker) carries(e queue.Entry, number uint64) (bool, error) {
+	entry, err := b.log.ReadAt(e.Position, int(e.Size))
+	if err != nil {
+		return false, err
+	}
+	v, err := record.Parse(entry.Record)
+	if err != nil {
+		return false, err
+	}
+	c, err := parseCarried(v.Body())
+	return err == nil && c.origin == number, err
+}
+
+// appendRecall logs a recall and reports whether it counts.
+func (b *Broker) appendRecall(ctx context.Context, topic zone.Topic, id string, body recallBody) (bool, error) {
+	e, err := b.own(&record.Record{Type: record.TypeRecall, Topic: topic, MessageID: id, Shard: record.NoShard, Stored: wallNow(), Body: body.append(nil)})
+	if err != nil {
+		return false, err
+	}
+	o := &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}}
+	if err := b.appendWait(ctx, o); err != nil {
+		return false, err
+	}
+	return o.places[0].ok, nil
+}
+
+// recallElsewhere asks the group that holds the message.
+func (b *Broker) recallElsewhere(ctx context.Context, topic zone.Topic, handle string, group zone.Group) (string, error) {
+	return "", &Error{Op: "recall", Kind: KindUnroutable, Topic: topic, Text: fmt.Sprintf("group %s holds the message and cannot be asked from here", group)}
+}
