@@ -39,7 +39,7 @@ func (f *fakeLetters) Replay(_ context.Context, r ReplayRequest) ([]ReplayResult
 // handler is a server without a listener.
 func handler(f *fakeLetters) (*Server, http.Handler) {
 	s := &Server{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: http.NotFoundHandler(), searches: make(chan struct{}, maxSearches)}
-	return s, s.routes(fakeNode{}, f, nil)
+	return s, s.routes(&Options{Node: fakeNode{}, DeadLetters: f})
 }
 
 func TestClientAndServerAgreeOnDeadLetters(t *testing.T) {

@@ -67,6 +67,7 @@ type Options struct {
 
 	DeadLetters DeadLetters // nil on a node without
 	Flows       Flows       // nil on a node without
+	Groups      Groups      // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
 	// whom TLS lets in.
 	Operator func(*tls.ConnectionState) error
@@ -92,7 +93,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	}
 	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches)}
 	s.http = &http.Server{
-		Handler:           s.joined(s.routes(o.Node, o.DeadLetters, o.Flows)),
+		Handler:           s.joined(s.routes(&o)),
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       headerTimeout,
 		WriteTimeout:      writeTimeout,
@@ -161,7 +162,8 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-func (s *Server) routes(n Node, d DeadLetters, f Flows) http.Handler {
+func (s *Server) routes(o *Options) http.Handler {
+	n := o.Node
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
@@ -190,11 +192,14 @@ func (s *Server) routes(n Node, d DeadLetters, f Flows) http.Handler {
 		entry, err := n.CacheGet(r.Context(), r.PathValue("key"))
 		s.answer(w, entry, err)
 	})
-	if d != nil {
-		s.deadLetterRoutes(mux, d)
+	if o.DeadLetters != nil {
+		s.deadLetterRoutes(mux, o.DeadLetters)
 	}
-	if f != nil {
-		s.flowRoutes(mux, f)
+	if o.Flows != nil {
+		s.flowRoutes(mux, o.Flows)
+	}
+	if o.Groups != nil {
+		s.groupRoutes(mux, o.Groups)
 	}
 	return mux
 }

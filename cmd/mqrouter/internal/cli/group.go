@@ -30,7 +30,7 @@ type groupProgress struct {
 }
 
 func newGroup(e *env) *cobra.Command {
-	c := &cobra.Command{Use: "group", Short: "Show consumer groups"}
+	c := &cobra.Command{Use: "group", Short: "Show consumer groups, and have them go on elsewhere"}
 	list := e.asks(&cobra.Command{
 		Use:   "list",
 		Short: "List the consumer groups of the topology",
@@ -63,7 +63,7 @@ func newGroup(e *env) *cobra.Command {
 		}
 		return unanswered(all)
 	})
-	c.AddCommand(list, show)
+	c.AddCommand(list, show, newGroupReset(e))
 	return c
 }
 

@@ -75,7 +75,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		return err
 	}
 	n.run(ctx, "topology", n.followTopology)
-	n.letters, n.flowDesk = letterDesk{n}, flowDesk{n}
+	n.letters, n.flowDesk, n.groups = letterDesk{n}, flowDesk{n}, groupDesk{n}
 	if err := n.serveAdmin(ctx, n, n.broker.Topology); err != nil {
 		return err
 	}

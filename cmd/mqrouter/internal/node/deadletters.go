@@ -112,7 +112,9 @@ func requestError(err error) error {
 	switch broker.KindOf(err) {
 	case broker.KindInvalid:
 		status = http.StatusBadRequest
-	case broker.KindTopicUnknown:
+	case broker.KindOffset, broker.KindUnsupported:
+		status = http.StatusConflict
+	case broker.KindTopicUnknown, broker.KindGroupUnknown:
 		status = http.StatusNotFound
 	case broker.KindBusy, broker.KindDiskFull, broker.KindBudget, broker.KindClosed, broker.KindStopped:
 		status = http.StatusServiceUnavailable
