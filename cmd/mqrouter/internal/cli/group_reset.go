@@ -80,7 +80,9 @@ or wants --yes.`,
 // request makes the request that flags and arguments ask for.
 func (r *resetRun) request(args []string, now time.Time) (admin.ResetRequest, error) {
 	q := admin.ResetRequest{Group: args[0], Topic: r.topic, To: r.to}
-	wrong := func(format string, a ...any) (admin.ResetRequest, error) { return q, usageError{fmt.Errorf(format, a...)} }
+	wrong := func(format string, a ...any) (admin.ResetRequest, error) {
+		return q, usageError{fmt.Errorf(format, a...)}
+	}
 	if r.topic == "" {
 		return wrong("--topic is missing")
 	}
