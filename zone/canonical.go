@@ -94,6 +94,9 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 		line("max-delay", int64(t.MaxDelay))
 	}
 	line("route", t.Route.Kind, t.Route.From, quote(t.Route.Property))
+	if x := t.Transaction; t.Kind == KindTransaction {
+		line("transaction", int64(x.Immunity), int64(x.Interval), x.Checks)
+	}
 	for _, c := range sortedBy(t.Residency, func(c *CityInfo) City { return c.Name }) {
 		line("residency", quote(c.Name))
 	}

@@ -191,6 +191,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": queues", fmt.Sprint(a.Queues), fmt.Sprint(b.Queues))
 	d.value(what+": kind", a.Kind.String(), b.Kind.String())
 	d.value(what+": max_delay", delayText(a.MaxDelay), delayText(b.MaxDelay))
+	d.value(what+": transaction", transactionText(a), transactionText(b))
 	d.value(what+": durability", a.Durability.String(), b.Durability.String())
 	d.value(what+": retention", formatDuration(a.Retention), formatDuration(b.Retention))
 	d.value(what+": class", a.Class.String(), b.Class.String())

@@ -76,17 +76,18 @@ type draftAddr struct {
 }
 
 type draftTopic struct {
-	info        *TopicInfo
-	at          place // of the name
-	residency   []ref
-	residencyAt place // zero when the file does not say residency
-	maxBodyAt   place
-	routeAt     place
-	kindAt      place
-	maxDelayAt  place
-	classAt     place
-	budgetAt    place
-	channel     ref // the name is empty when the file does not say it
+	info          *TopicInfo
+	at            place // of the name
+	residency     []ref
+	residencyAt   place // zero when the file does not say residency
+	maxBodyAt     place
+	routeAt       place
+	kindAt        place
+	maxDelayAt    place
+	classAt       place
+	budgetAt      place
+	transactionAt place
+	channel       ref // the name is empty when the file does not say it
 }
 
 // or returns the place, or other when the file does not have it.

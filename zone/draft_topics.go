@@ -44,6 +44,7 @@ func (d *draft) readTopic(v value) {
 			d.duration(v, "max_delay", time.Second, maxMaxDelay, &info.MaxDelay)
 		}},
 		{"route", true, func(v value) { d.readRoute(v, t) }},
+		{"transaction", false, func(v value) { d.readTransaction(v, t) }},
 		{"channel", false, func(v value) {
 			t.channel = ref{name: d.name(v, "a channel's name", topicName), at: v.at()}
 		}},

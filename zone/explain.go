@@ -51,6 +51,9 @@ func (t *Topology) Explain(q Query) []Step {
 	if topic.Kind == KindDelay {
 		add("delayed", "at most %s; a message waits where it was published and takes its way anew when it is due", formatDuration(topic.MaxDelay))
 	}
+	if topic.Kind == KindTransaction {
+		add("transaction", "waits at the origin for its producer's decision, %s; what follows is for one that is committed", topic.Transaction)
+	}
 	if q.From != nil {
 		add("published", "in zone %s (%s) of city %s", q.From.Name, q.From.Kind, q.From.City.Name)
 	} else {

@@ -123,8 +123,10 @@ type TopicInfo struct {
 	MaxBody    int           // bytes
 	MaxDelay   time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
 	Route      Route
-	Channel    *ChannelInfo // set for broadcast routes, else nil
-	Groups     []*ConsumerGroupInfo
+	// Transaction is set for topics of kind transaction, else zero.
+	Transaction Transaction
+	Channel     *ChannelInfo // set for broadcast routes, else nil
+	Groups      []*ConsumerGroupInfo
 
 	resident []bool                      // by city index; nil means all
 	faults   *[resolveKinds]ResolveError // what Resolve returns; see resolve_error.go

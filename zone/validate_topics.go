@@ -32,6 +32,7 @@ func (d *draft) checkTopic(t *draftTopic) {
 		d.add(t.budgetAt.or(t.at), fmt.Sprintf("topic %s is compacted at its budget, and its route is %s", name, route),
 			"only broadcasts of changes are compacted, by key and version; use refuse or gap")
 	}
+	d.checkTransaction(t)
 	d.checkResidency(t)
 	d.checkLimits(t)
 }

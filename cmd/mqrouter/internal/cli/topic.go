@@ -24,7 +24,9 @@ type topicRow struct {
 	Budget    string   `json:"budget"`
 	AtBudget  string   `json:"at_budget"`
 	Residency []string `json:"residency,omitempty"`
-	Consumers []string `json:"consumer_groups,omitempty"`
+	// Transaction says how half messages are checked; empty for other kinds.
+	Transaction string   `json:"transaction,omitempty"`
+	Consumers   []string `json:"consumer_groups,omitempty"`
 }
 
 // topicQueue is one queue of a topic at one broker.
@@ -77,6 +79,9 @@ func newTopic(e *env) *cobra.Command {
 func describeTopic(t *zone.TopicInfo) topicRow {
 	r := topicRow{Name: string(t.Name), Kind: t.Kind.String(), Route: t.Route.String(), Class: t.Class.String(),
 		Queues: t.Queues, Retention: hours(t.Retention), Budget: size(uint64(t.Budget)), AtBudget: t.AtBudget.String()}
+	if t.Kind == zone.KindTransaction {
+		r.Transaction = t.Transaction.String()
+	}
 	for _, c := range t.Residency {
 		r.Residency = append(r.Residency, string(c.Name))
 	}
@@ -100,8 +105,12 @@ func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
 		topicRow
 		At []topicQueue `json:"at"`
 	}{r, queues}, func(w io.Writer) {
+		kind := r.Kind
+		if r.Transaction != "" {
+			kind += ": " + r.Transaction
+		}
 		fmt.Fprintf(w, "topic      %s\nkind       %s\nroute      %s\nclass      %s\nretention  %s\nbudget     %s for each destination, then %s\nresidency  %s\nconsumers  %s\n\n",
-			r.Name, r.Kind, r.Route, r.Class, r.Retention, r.Budget, r.AtBudget, orAll(r.Residency, "every city"), orAll(r.Consumers, "none"))
+			r.Name, kind, r.Route, r.Class, r.Retention, r.Budget, r.AtBudget, orAll(r.Residency, "every city"), orAll(r.Consumers, "none"))
 		tab := newTable("ZONE", "NODE", "QUEUE", "FIRST", "NEXT", "HELD")
 		for _, q := range queues {
 			tab.row(q.Zone, q.Node, q.Queue, q.First, q.Next, q.Next-q.First)
