@@ -161,6 +161,7 @@ func (b *Broker) takeDirty() woken {
 		f.seen = f.head()
 	}
 	s.dirtyFlows = s.dirtyFlows[:0]
+	b.schedule()
 	w.flows = s.takeDirtyRelays() || w.flows
 	w.due = s.timers.soonest > 0 && s.timers.soonest < b.dueBefore.Load()
 	s.timers.soonest = 0

@@ -13,6 +13,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/timer"
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/internal/tracing"
@@ -79,6 +80,7 @@ type Broker struct {
 	timerHold atomic.Int64 // log bytes that delayed messages held back at the last look; -1 before it
 	due       dueStatus    // what the due loop tells of itself
 
+	halves       halves
 	publications sync.Pool // of *publication
 	flowsRefused atomic.Uint64
 
@@ -110,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
+		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
 		clock: timer.NewClock(o.Wall),
 	}
@@ -133,6 +136,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	b.loops.Go(b.snapshotLoop)
 	b.loops.Go(b.trimLoop)
 	b.loops.Go(b.budgetLoop)
+	b.loops.Go(b.checkLoop)
 	if err := b.ApplyTopology(ctx, o.Topology); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
@@ -163,7 +167,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err != nil {
 		return openError(err)
 	}
-	b.sealer = consumer.NewSealer(secret)
+	b.sealer, b.halves.sealer = consumer.NewSealer(secret), transaction.NewSealer(secret)
 	b.indexes, err = queue.Open(queue.Options{FS: b.fs, Dir: path.Join(b.dir, "index")})
 	if err != nil {
 		return openError(err)
@@ -171,6 +175,9 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.restore(ctx); err != nil {
 		return openError(err)
 	}
+	b.mu.Lock()
+	b.schedule()
+	b.mu.Unlock()
 	if b.metrics, err = newMetrics(o.Meter, b); err != nil {
 		return err
 	}

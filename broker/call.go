@@ -15,10 +15,11 @@ type CallKind uint8
 // The kinds of calls. Their values travel between brokers: new ones come at the
 // end, and none is used again.
 const (
-	callKindEnd CallKind = iota + 1
+	CallEndTransaction CallKind = iota + 1 // EndTransaction of a half message that the group has
+	callKindEnd
 )
 
-var callWords = [...]string{}
+var callWords = [...]string{CallEndTransaction: "end transaction"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -36,7 +37,9 @@ type callHandler func(ctx context.Context, body []byte) ([]byte, error)
 // not be passed on by another call: two brokers whose topologies differ would pass
 // it to and fro.
 func (b *Broker) callTable() map[CallKind]callHandler {
-	return map[CallKind]callHandler{}
+	return map[CallKind]callHandler{
+		CallEndTransaction: b.serveDecision,
+	}
 }
 
 // Caller asks other broker groups of this zone. It is safe for concurrent use.

@@ -96,7 +96,8 @@ func (q *topicQueue) get(offset uint64) (queue.Entry, error) {
 
 // carriedBody is the body of a TypeCarried record.
 type carriedBody struct {
-	// Of a dead letter.
+	// Of a dead letter, or of a half message: then the topic is empty, and incarnation,
+	// offset and hash are 0.
 	topic       zone.Topic
 	incarnation record.Position
 	offset      uint64
@@ -156,7 +157,7 @@ func parseCarried(b []byte) (carriedBody, error) {
 	return c, nil
 }
 
-// applyCarried notes that a letter is here now, too.
+// applyCarried notes that a letter or a half message is here now, too.
 func (s *state) applyCarried(e *commitlog.Entry, body []byte) error {
 	c, err := parseCarried(body)
 	if err != nil {
@@ -164,6 +165,9 @@ func (s *state) applyCarried(e *commitlog.Entry, body []byte) error {
 	}
 	if c.bucket != 0 {
 		return s.applyTimerCarried(e, &c)
+	}
+	if c.topic == "" {
+		return s.applyCarriedHalf(e, c.record)
 	}
 	t := s.topics[c.topic]
 	if t == nil || !t.deadLetter || t.first != c.incarnation || c.offset >= t.queues[0].index.Next() {
@@ -242,34 +246,47 @@ func (b *Broker) carry(ctx context.Context, n letterNeed, now time.Time, floor, 
 
 // carryAll appends the letters and waits until they are folded.
 func (b *Broker) carryAll(ctx context.Context, n letterNeed, move []carriedLetter) error {
-	o, size := &op{}, 0
-	flush := func() error {
-		if len(o.batch.Entries) == 0 {
-			return nil
-		}
-		o.batch.Reserved = true
-		err := b.appendWait(ctx, o)
-		o, size = &op{}, 0
-		return err
-	}
+	batch := carrying{b: b}
 	for _, l := range move {
 		v, err := b.readRecord(l.entry)
 		if err != nil {
 			return err
 		}
 		body := carriedBody{topic: n.topic, incarnation: n.incarnation, offset: l.offset, hash: l.entry.Hash, dead: v.Stored(), record: v.Bytes()}
-		e, err := b.control(record.TypeCarried, body.append(nil))
-		if err != nil {
+		if err := batch.add(ctx, &body); err != nil {
 			return err
 		}
-		o.batch.Entries = append(o.batch.Entries, e)
-		if size += len(e.Record); size >= carryBatch {
-			if err := flush(); err != nil {
-				return err
-			}
-		}
 	}
-	return flush()
+	return batch.flush(ctx)
+}
+
+// carrying appends carried records, about carryBatch bytes at a time, and waits
+// until they are folded.
+type carrying struct {
+	b       *Broker
+	entries []commitlog.Entry
+	size    int
+}
+
+func (c *carrying) add(ctx context.Context, body *carriedBody) error {
+	e, err := c.b.control(record.TypeCarried, body.append(nil))
+	if err != nil {
+		return err
+	}
+	c.entries = append(c.entries, e)
+	if c.size += len(e.Record); c.size < carryBatch {
+		return nil
+	}
+	return c.flush(ctx)
+}
+
+func (c *carrying) flush(ctx context.Context) error {
+	if len(c.entries) == 0 {
+		return nil
+	}
+	o := &op{batch: commitlog.Batch{Entries: c.entries, Reserved: true}}
+	c.entries, c.size = nil, 0
+	return c.b.appendWait(ctx, o)
 }
 
 // unwrap returns the record that a carried one holds; others are returned as

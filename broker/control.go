@@ -41,11 +41,15 @@ func (e *BodyError) Error() string {
 //	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
 //	                     n, each range: distance from the end of the one before, length
 //	TypeOffsets          version u8 = 1 | group str, topic str, incarnation u64 | n, each queue: number uvarint, offset uvarint
-//	TypeCarried          version u8 = 1 (a dead letter) | topic str, incarnation u64, offset uvarint, hash u32, given up ms u64 |
+//	TypeCarried          version u8 = 1 (a dead letter; a half message: topic empty, all up to the time 0, stored ms) |
+//	                     topic str, incarnation u64, offset uvarint, hash u32, given up ms u64 |
 //	                     record: length uvarint, bytes
 //	                     version u8 = 2 (a delayed message) | bucket uvarint, number uvarint, number that its handle names uvarint, due ms u64 |
 //	                     record: length uvarint, bytes
 //	TypeRecall           version u8 = 1 | bucket uvarint, number uvarint
+//	TypeHalf             the message; its Cause: version u8 = 1 | immunity ms uvarint
+//	TypeRollback         version u8 = 1 | epoch uvarint, position uvarint of the half message
+//	TypeChecked          version u8 = 1 | n, each half message: epoch uvarint, position uvarint, checks uvarint
 const (
 	topologyVersion = 1
 	topologyOnward  = 2 // with what is served onward; written only when there is something
@@ -57,6 +61,9 @@ const (
 	offsetsVersion  = 1
 	carriedTimer    = 2
 	recallVersion   = 1
+	termsVersion    = 1
+	rollbackVersion = 1
+	checkedVersion  = 1
 )
 
 const (

@@ -24,7 +24,7 @@ const (
 // DeadLetterQueue is a dead-letter topic of this broker in short.
 type DeadLetterQueue struct {
 	Topic       zone.Topic
-	Group       zone.ConsumerGroup // whose letters they are; empty in ParkedTopic
+	Group       zone.ConsumerGroup // whose letters they are; empty in ParkedTopic and UndecidedTopic
 	First, Next uint64             // offsets held
 	Pending     uint64             // of these: not replayed
 	Oldest      time.Time          // when the oldest pending one was given up; zero = none
@@ -60,6 +60,9 @@ type DeadLetterQuery struct {
 func (c *Cause) Word() string {
 	if c.Kind == CauseConsumer {
 		return "consumer"
+	}
+	if c.Kind == CauseUndecided && c.Reason == record.ReasonNone {
+		return "undecided"
 	}
 	if c.Outcome == record.OutcomeMoved {
 		return "moved"
@@ -166,7 +169,10 @@ func (b *Broker) DeadLetterQueues(ctx context.Context) ([]DeadLetterQueue, error
 	b.mu.RUnlock()
 	var out []DeadLetterQueue
 	for _, l := range all {
-		q := DeadLetterQueue{Topic: l.topic, Group: zone.ConsumerGroup(l.topic[len(DeadLetterPrefix):]), Reasons: map[string]int{}}
+		q := DeadLetterQueue{Topic: l.topic, Reasons: map[string]int{}}
+		if l.topic != UndecidedTopic {
+			q.Group = zone.ConsumerGroup(l.topic[len(DeadLetterPrefix):])
+		}
 		q.First, q.Next = l.extent(b.log.Begin())
 		q.Pending = l.pending(q.First, q.Next)
 		for offset := q.First; offset < q.Next && q.Counted < maxReasonsCounted && ctx.Err() == nil; offset++ {

@@ -34,6 +34,8 @@ const (
 	KindDeliveryTime                 // the delivery time is further ahead than the topic allows
 	KindRecallHandle                 // the recall handle is malformed or foreign
 	KindSettled                      // too late: the message is no longer waiting
+	KindTransaction                  // the transaction id is malformed, foreign or no longer known
+	KindDecided                      // the transaction was decided otherwise before
 )
 
 var kindWords = [...]string{
@@ -45,6 +47,7 @@ var kindWords = [...]string{
 	KindUnavailable: "unavailable",
 	KindOffset:      "illegal offset", KindNoOffset: "no offset",
 	KindDeliveryTime: "delivery time", KindRecallHandle: "recall handle", KindSettled: "settled",
+	KindTransaction: "transaction id", KindDecided: "decided before",
 }
 
 // String returns the kind in words.

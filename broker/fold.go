@@ -6,6 +6,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -47,6 +48,12 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 	switch v.Type() {
 	case record.TypeMessage:
 		return s.applyMessage(e, v)
+	case record.TypeHalf:
+		return s.applyHalf(e, v)
+	case record.TypeRollback:
+		return s.applyRollback(v.Body())
+	case record.TypeChecked:
+		return placement{ok: true}, s.applyChecked(v.Body())
 	case record.TypeDeadLetter:
 		return s.applyDeadLetter(e, v)
 	case record.TypeProgress:
@@ -101,6 +108,11 @@ func (s *state) settleCause(e *commitlog.Entry, v record.View) (bool, error) {
 		s.markReplayed(&c)
 	case CauseDue:
 		return s.fire(&c, v, e.Position), nil
+	case CauseCommit:
+		if !s.halves.Decide(keyOfHalf(c.Original), transaction.Committed) {
+			s.counts.LateCommits++
+			return false, nil
+		}
 	}
 	return true, nil
 }
@@ -164,6 +176,11 @@ func (s *state) applyDeadLetter(e *commitlog.Entry, v record.View) (placement, e
 			return placement{}, nil
 		}
 		l.parked = c.Number
+	case CauseUndecided:
+		if !s.halves.Decide(keyOfHalf(c.Original), transaction.Parked) {
+			s.counts.RepeatedDead++
+			return placement{}, nil
+		}
 	default:
 		return placement{}, fmt.Errorf("dead-letter cause kind %d is not known", c.Kind)
 	}

@@ -169,6 +169,9 @@ func (b *Broker) mayConsume(op string, key subKey) error {
 	if info != nil && info.Cache {
 		return refuse(KindUnsupported, "a cache subscription is read by cachesync only")
 	}
+	if key.topic == UndecidedTopic {
+		return refuse(KindTopicUnknown, "half messages that nobody decided are for operators")
+	}
 	if isDeadLetter(key.topic) {
 		if !b.hasDeadLetters(v, key.topic) {
 			return refuse(KindTopicUnknown, "nothing is or can be in that dead-letter topic")

@@ -30,6 +30,9 @@ type Message struct {
 	Queue        int // a hint, or AnyQueue; out of range is as AnyQueue
 	Attempt      int
 	DeliverAt    time.Time // zero = at once; only on topics of kind delay
+	// Recovery is how long a half message is left alone before its producers are
+	// asked; zero = as its topic says. More than an hour is as an hour.
+	Recovery time.Duration
 }
 
 // Level says what a publish truly reached.
@@ -40,6 +43,7 @@ const (
 	LevelAccepted Level = iota + 1 // written but not yet synced; power loss may lose it
 	LevelStored                    // durable, and at home: its consumers are in this zone
 	LevelOrigin                    // durable at the origin, on its way to another zone or city
+	LevelHalf                      // durable at the origin, where it waits for its producer's decision
 )
 
 // String returns a word for logs and tables.
@@ -51,6 +55,8 @@ func (l Level) String() string {
 		return "stored"
 	case LevelOrigin:
 		return "origin"
+	case LevelHalf:
+		return "half"
 	}
 	return "none"
 }
@@ -66,6 +72,8 @@ type PublishResult struct {
 	// Recall is the handle by which a delayed message is taken back (Broker.Recall);
 	// empty when it does not wait. Queue and Offset say nothing then.
 	Recall string
+	// TransactionID names a half message (LevelHalf) for EndTransaction; else empty.
+	TransactionID string
 }
 
 // Filter selects messages: all, those with one of the tags, or those that an SQL

@@ -27,6 +27,7 @@ type metrics struct {
 	onwardOverBudget                           metric.Int64Counter
 	timers                                     timerMetrics
 	publishTime, snapshotHold                  metric.Float64Histogram
+	tx                                         *txMetrics
 	registration                               metric.Registration
 }
 
@@ -67,9 +68,10 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		passedCtr:        counter("mqrouter.broker.group.passed", "messages that went before a declared consumer group had read them, since it held back more than it may"),
 		onwardOverBudget: counter("mqrouter.broker.onward.over_budget", "times a zone that is served from landings was left out of retention"),
 	}
-	var err error
-	x.timers, err = newTimerMetrics(m, counter)
-	errs = append(errs, err, x.observe(m, b))
+	var err, terr error
+	x.timers, terr = newTimerMetrics(m, counter)
+	x.tx, err = newTxMetrics(m)
+	errs = append(errs, err, terr, x.observe(m, b))
 	return x, errors.Join(errs...)
 }
 
@@ -102,8 +104,9 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		}
 		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
 		timers.observe(o, &st.Timers)
+		x.tx.observe(o, st.Transactions)
 		return nil
-	}, append(gauges, backlog, unsettled, lag, held, orphans)...)
+	}, append(gauges, backlog, unsettled, lag, held, orphans, x.tx.pending, x.tx.oldest)...)
 	return err
 }
 

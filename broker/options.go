@@ -71,6 +71,10 @@ type Limits struct {
 	// MaxTimers bounds the delayed messages that wait. A publish beyond it is
 	// refused. 0 = 10,000,000: 200 MB of indexes, and the log that holds them.
 	MaxTimers int
+	// MaxHalves and MaxTopicHalves bound the half messages that wait for decisions,
+	// of all topics and of each: some 250 bytes of memory each. 0 = 200,000 and
+	// 100,000: what 6 s of immunity hold at 16,000 undecided sends a second.
+	MaxHalves, MaxTopicHalves int
 }
 
 // Validate reports every fault of the options.
@@ -123,6 +127,8 @@ func (o Options) withDefaults() Options {
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)
+	l.MaxHalves = orDefault(l.MaxHalves, 200_000)
+	l.MaxTopicHalves = orDefault(l.MaxTopicHalves, 100_000)
 	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
 	l.MaxTimers = orDefault(l.MaxTimers, 10_000_000)
 	return o

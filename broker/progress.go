@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -77,7 +78,7 @@ func (b *Broker) expireRound() time.Duration {
 // flushProgress appends the progress of consumers, as a rule in one record, and
 // all cursors in another.
 func (b *Broker) flushProgress(ctx context.Context) {
-	for _, o := range append(b.collectProgress(false), b.collectSettles()...) {
+	for _, o := range slices.Concat(b.collectProgress(false), b.collectSettles(), b.collectChecks()) {
 		if err := b.append(ctx, o); err != nil {
 			o.finished(err)
 		}
@@ -86,7 +87,7 @@ func (b *Broker) flushProgress(ctx context.Context) {
 
 // flushHeld makes everything durable that was answered but not yet logged.
 func (b *Broker) flushHeld() error {
-	for _, o := range append(b.collectProgress(true), b.collectSettles()...) {
+	for _, o := range slices.Concat(b.collectProgress(true), b.collectSettles(), b.collectChecks()) {
 		if err := b.appendWait(context.Background(), o); err != nil {
 			return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
 		}

@@ -20,6 +20,7 @@ type publication struct {
 	record     record.Record     // of the message at hand
 	properties []record.Property // of the message at hand
 	left       int               // messages that are not encoded yet
+	halves     int               // places taken for half messages
 }
 
 // publication returns one with room for n messages.
@@ -55,6 +56,7 @@ func (p *publication) add(size int) error {
 // release gives the publication back, unless the log goes on using it: it does
 // so with buffered batches until they are delivered.
 func (b *Broker) release(p *publication) {
+	b.arrived(p)
 	if p.op.batch.Buffered && len(p.which) > 0 {
 		return
 	}

@@ -60,11 +60,17 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 		var waiting *waitError
 		if !errors.As(err, &waiting) { // else the log still uses it
 			b.release(p)
+		} else {
+			b.arrived(p)
 		}
 		return &Error{Op: "publish", Kind: kindOfLog(err), Err: err}
 	}
 	b.metrics.published(ctx, len(p.which), b.now()-began)
 	for k, i := range p.which {
+		if out[i].Level == LevelHalf {
+			b.halfResult(&out[i], p.op.places[k])
+			continue
+		}
 		p.op.result(k, b.self, &out[i])
 		if p.op.places[k].waits {
 			out[i].Recall = b.recallHandle(&msgs[i], &p.op.places[k])
@@ -132,6 +138,12 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 			return err
 		}
 	}
+	if t.info.Kind == zone.KindTransaction {
+		if err := b.makeHalf(rec, t.info, m, p); err != nil {
+			return err
+		}
+		r.Level = LevelHalf
+	}
 	size := record.EncodedLen(rec)
 	if size-len(m.Body) > record.MaxHeader-headroom || size > record.MaxRecord-headroom {
 		return &Error{Op: "publish", Kind: KindTooLarge, Topic: t.info.Name,
@@ -145,7 +157,7 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 		}
 		return &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
 	}
-	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && !waits
+	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && !waits && r.Level != LevelHalf
 	return nil
 }
 
@@ -154,7 +166,7 @@ func checkMessage(t *zone.TopicInfo, v *view, m *Message) error {
 	refuse := func(kind Kind, format string, args ...any) error {
 		return &Error{Op: "publish", Kind: kind, Topic: t.Name, Text: fmt.Sprintf(format, args...)}
 	}
-	if t.Kind != zone.KindNormal && t.Kind != zone.KindDelay {
+	if t.Kind != zone.KindNormal && t.Kind != zone.KindDelay && t.Kind != zone.KindTransaction {
 		return refuse(KindUnsupported, "topics of kind %s are not supported by this version", t.Kind)
 	}
 	if m.Kind != 0 && m.Kind != t.Kind {

@@ -203,7 +203,7 @@ func (b *Broker) replayed(v *view, l *letters, d *DeadLetter) (commitlog.Entry, 
 	if d.Cause.Kind == CauseConsumer {
 		where, err = b.backToQueue(v, d, &r)
 	} else {
-		where, err = b.routeAnew(v, d, &r)
+		where, err = b.routeAnew(v, d.Cause.Topic, &r)
 	}
 	if err != nil {
 		return commitlog.Entry{}, "", err
@@ -240,11 +240,11 @@ func (b *Broker) backToQueue(v *view, d *DeadLetter, r *record.Record) (string, 
 	return fmt.Sprintf("%s for %s in %s", c.Topic, c.Group, v.zone.Name), nil
 }
 
-// routeAnew makes r what publishing the message again would store.
-func (b *Broker) routeAnew(v *view, d *DeadLetter, r *record.Record) (string, error) {
-	t := v.topics[d.Cause.Topic]
+// routeAnew makes r what publishing the message to the topic again would store.
+func (b *Broker) routeAnew(v *view, topic zone.Topic, r *record.Record) (string, error) {
+	t := v.topics[topic]
 	if t == nil {
-		return "", &Error{Op: "replay", Kind: KindTopicUnknown, Topic: d.Cause.Topic}
+		return "", &Error{Op: "route", Kind: KindTopicUnknown, Topic: topic}
 	}
 	m := Message{
 		Topic: t.info, ID: r.MessageID, Tag: r.Tag, Keys: r.Keys, MessageGroup: r.MessageGroup, Body: r.Body,
@@ -259,7 +259,7 @@ func (b *Broker) routeAnew(v *view, d *DeadLetter, r *record.Record) (string, er
 	}
 	dest, err := v.topo.Resolve(query(v, t.info, &m))
 	if err != nil {
-		return "", &Error{Op: "replay", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
+		return "", &Error{Op: "route", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
 	}
 	if dest.Reach == zone.ReachZone && m.MessageGroup == "" {
 		dest.Group = v.group // as Publish does

@@ -44,6 +44,7 @@ func (b *Broker) trim(now time.Time) error {
 	if floor, err = b.keepTimers(b.ctx, floor); err != nil {
 		return err
 	}
+	floor = min(floor, b.carryHalves(b.ctx, floor))
 	if floor <= b.log.Begin() {
 		return nil
 	}

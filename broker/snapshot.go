@@ -276,7 +276,7 @@ func (b *Broker) replay(ctx context.Context, s *state) error {
 	err := b.log.Replay(ctx, from, func(e commitlog.Entry) error {
 		entries++
 		_, err := s.apply(&e)
-		if len(s.dirtyTopics)+len(s.dirtyFlows)+len(s.dirtyRelays) > 0 {
+		if len(s.dirtyTopics)+len(s.dirtyFlows)+len(s.dirtyRelays) > 0 || s.halves.HasChanged() {
 			b.takeDirty()
 		}
 		return err

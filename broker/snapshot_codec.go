@@ -9,6 +9,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -38,6 +39,7 @@ import (
 //	          n legs: 1, city str, group str, cursor, fingerprint, parked, backlog |
 //	latest delivery time that fired ms, n buckets of delayed messages: start / 1 h, index, next, made at u64, carried,
 //	          settled, recalled (sets of package timer) |
+//	half messages: length, the snapshot of package transaction |
 //	progress: the snapshot of package consumer
 //
 // where a fingerprint is lineage u64, number, checksum u32. Equal states have
@@ -69,7 +71,7 @@ func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
 	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet,
-		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers}
+		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -106,6 +108,9 @@ func (s *state) encode() []byte {
 	s.encodeIn(&e)
 	s.encodeRelays(&e)
 	s.encodeTimers(&e)
+	halves := s.halves.Append(nil)
+	e.uint(uint64(len(halves)))
+	e.raw(halves)
 	e.b = s.progress.AppendSnapshot(e.b)
 	sum := crc32.Checksum(e.b[snapshotHead:], castagnoli)
 	binary.LittleEndian.PutUint32(e.b[snapshotHead-4:], sum)
@@ -297,6 +302,9 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 	s.decodeTimers(d, c)
 	if d.bad {
 		return nil, &SnapshotError{Name: name, What: "malformed"}
+	}
+	if s.halves, err = transaction.Parse(d.bytes()); err != nil {
+		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
 	}
 	if s.progress, err = consumer.ParseSnapshot(d.b); err != nil {
 		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}

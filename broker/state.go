@@ -7,6 +7,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -45,7 +46,8 @@ type state struct {
 	in        map[record.FlowID]*inFlow
 	relays    map[record.FlowID]*relay // of flows in in
 	timers    timers
-	nextIndex uint64 // number of the next index; never given twice
+	halves    *transaction.Table // half messages that wait for a decision, and late decisions
+	nextIndex uint64             // number of the next index; never given twice
 	counts    counts
 
 	// Volatile: what the entries of this delivery touched, for whoever wakes
@@ -81,6 +83,7 @@ type counts struct {
 	Recalled      uint64 // delayed messages that were taken back before
 	LateRecalls   uint64 // recalls of messages that had fallen due, or were recalled already
 	VoidTimers    uint64 // copies of delayed messages that were ignored since they were settled already
+	LateCommits   uint64 // commits that were ignored since the half message was decided already
 }
 
 // topic is a topic as the fold knows it.
@@ -134,6 +137,7 @@ func newState(self zone.Group, store record.Incarnation, indexes *queue.Store) *
 		relays:   map[record.FlowID]*relay{},
 		timers:   timers{byID: map[uint64]*timerBucket{}},
 		progress: consumer.NewProgress(),
+		halves:   transaction.NewTable(),
 	}
 }
 
@@ -270,7 +274,7 @@ func (s *state) touchFlow(f *outFlow) {
 type placement struct {
 	ok     bool // false: the fold ignored the record
 	queue  int
-	offset uint64 // in the queue, or the number in the flow, or in the bucket
+	offset uint64 // in the queue, or the number in the flow, or in the bucket; of a half message: its position
 	waits  bool   // it waits for its delivery time, in the bucket of that name
 	bucket uint64
 }

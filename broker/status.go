@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -24,6 +25,28 @@ type Status struct {
 	Outgoing    []OutgoingStatus
 	Incoming    []IncomingStatus
 	Timers      TimerStatus
+	// Transactions are the topics with half messages that wait for decisions.
+	Transactions []TransactionStatus
+	Decided      transaction.Totals // since the store was made
+}
+
+// TransactionStatus is what waits for decisions of a topic.
+type TransactionStatus struct {
+	Topic   zone.Topic
+	Pending int
+	Oldest  time.Duration // age of the oldest one, by the wall clock
+	Checked int           // of these: a producer was asked at least once
+	Alone   bool          // the last check found no producer connected
+}
+
+// fillTransactions copies what waits for decisions. mu is held.
+func (b *Broker) fillTransactions(st *Status) {
+	st.Decided = b.state.halves.Totals()
+	now := wallNow()
+	for _, s := range b.state.halves.Summaries() {
+		st.Transactions = append(st.Transactions, TransactionStatus{Topic: s.Topic, Pending: s.Pending,
+			Oldest: max(now.Sub(s.Oldest), 0), Checked: s.Checked, Alone: b.halves.check.lonely[s.Topic]})
+	}
 }
 
 // LogStatus is the extent of the log.
@@ -172,6 +195,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 		}
 		st.Groups = append(st.Groups, gs)
 	}
+	b.fillTransactions(st)
 	var oldest []need
 	topo := b.Topology()
 	for _, id := range sortedFlows(s.out) {

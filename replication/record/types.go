@@ -38,6 +38,7 @@ const (
 	TypeGiveUp                          // origin side: numbers that a destination is not sent
 	TypeCarried                         // an old record again, so that the log behind it can go
 	TypeOffsets                         // where a consumer group goes on was chosen
+	TypeChecked                         // how often producers were asked about half messages
 )
 
 // Flags qualify a record. The upper eight bits are required: a reader that

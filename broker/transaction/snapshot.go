@@ -1,0 +1,164 @@
+package transaction
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+const snapshotVersion = 1
+
+// ErrSnapshot says that a snapshot is damaged or of a newer version.
+var ErrSnapshot = errors.New("the snapshot of half messages cannot be read")
+
+// Append appends the table's snapshot. Equal tables have equal bytes.
+func (t *Table) Append(dst []byte) []byte {
+	dst = append(dst, snapshotVersion)
+	for _, n := range []uint64{t.totals.Committed, t.totals.RolledBack, t.totals.Parked, t.totals.Repeated} {
+		dst = binary.AppendUvarint(dst, n)
+	}
+	dst, index := t.appendTopics(dst)
+	list := make([]*Half, 0, len(t.halves))
+	for _, h := range t.halves {
+		list = append(list, h)
+	}
+	slices.SortFunc(list, func(a, b *Half) int { return a.Key.compare(b.Key) })
+	dst = binary.AppendUvarint(dst, uint64(len(list)))
+	for _, h := range list {
+		for _, n := range []uint64{
+			uint64(h.Key.Position), h.Key.Epoch, uint64(h.Position), uint64(h.Size), index[h.Topic],
+			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks),
+		} {
+			dst = binary.AppendUvarint(dst, n)
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(len(t.recent)))
+	for i := range t.recent {
+		k := t.recent[(t.next+i)%len(t.recent)]
+		dst = binary.AppendUvarint(dst, uint64(k.Position))
+		dst = binary.AppendUvarint(dst, k.Epoch)
+		dst = append(dst, byte(t.decided[k]))
+	}
+	return dst
+}
+
+func (k Key) compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Position, o.Position), cmp.Compare(k.Epoch, o.Epoch))
+}
+
+// appendTopics appends the names of the topics with half messages, and says where
+// each is in the list.
+func (t *Table) appendTopics(dst []byte) ([]byte, map[zone.Topic]uint64) {
+	names := make([]zone.Topic, 0, len(t.topics))
+	for name := range t.topics {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	index := make(map[zone.Topic]uint64, len(names))
+	dst = binary.AppendUvarint(dst, uint64(len(names)))
+	for i, name := range names {
+		index[name] = uint64(i)
+		dst = binary.AppendUvarint(dst, uint64(len(name)))
+		dst = append(dst, name...)
+	}
+	return dst, index
+}
+
+// Parse reads what Append wrote, all of b. Every pending half message is among
+// the changed ones of the table.
+func Parse(b []byte) (*Table, error) {
+	r := reader{b: b}
+	t := NewTable()
+	if r.byte() != snapshotVersion {
+		return nil, ErrSnapshot
+	}
+	totals := Totals{Committed: r.uint(), RolledBack: r.uint(), Parked: r.uint(), Repeated: r.uint()}
+	topics := make([]zone.Topic, r.count())
+	for i := range topics {
+		topics[i] = zone.Topic(r.take(r.uint()))
+	}
+	t.parseHalves(&r, topics)
+	for range r.count() {
+		k := Key{Position: record.Position(r.uint()), Epoch: r.uint()}
+		o := Outcome(r.byte())
+		if o < Committed || o > Parked || len(t.recent) == Remembered || t.decided[k] != 0 {
+			return nil, ErrSnapshot
+		}
+		t.remember(k, o)
+	}
+	if t.totals = totals; r.bad || len(r.b) > 0 {
+		return nil, ErrSnapshot
+	}
+	return t, nil
+}
+
+func (t *Table) parseHalves(r *reader, topics []zone.Topic) {
+	var last Key
+	for i := range r.count() {
+		h := Half{Key: Key{Position: record.Position(r.uint()), Epoch: r.uint()}, Position: record.Position(r.uint())}
+		size, topic, stored, immunity, checks := r.uint(), r.uint(), r.uint(), r.uint(), r.uint()
+		if r.bad || size > 1<<32-1 || topic >= uint64(len(topics)) || stored > 1<<62 || immunity > maxImmunity || checks > maxChecks ||
+			(i > 0 && last.compare(h.Key) >= 0) {
+			r.bad = true
+			return
+		}
+		last = h.Key
+		h.Size, h.Topic, h.Stored = uint32(size), topics[topic], time.UnixMilli(int64(stored))
+		h.Immunity, h.Checks = time.Duration(immunity)*time.Millisecond, int(checks)
+		t.Add(h)
+	}
+}
+
+// Bounds of what a snapshot may say, well above what a topology allows.
+const (
+	maxImmunity = 1 << 40 // milliseconds
+	maxChecks   = 1 << 30
+)
+
+// reader reads what Append wrote. The first fault sticks.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) take(n uint64) []byte {
+	if r.bad || n > uint64(len(r.b)) {
+		r.bad = true
+		return nil
+	}
+	v := r.b[:n]
+	r.b = r.b[n:]
+	return v
+}
+
+func (r *reader) byte() byte {
+	if v := r.take(1); v != nil {
+		return v[0]
+	}
+	return 0
+}
+
+func (r *reader) uint() uint64 {
+	v, n := binary.Uvarint(r.b)
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}
+
+// count reads a count of elements that take at least a byte each.
+func (r *reader) count() int {
+	n := r.uint()
+	if n > uint64(len(r.b)) {
+		r.bad = true
+		return 0
+	}
+	return int(n)
+}

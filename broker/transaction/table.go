@@ -1,0 +1,228 @@
+package transaction
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Remembered is how many decisions a Table knows, the newest ones: at 1,000
+// transactions a second, those of the last two minutes. A client that did not hear
+// the answer of a decision repeats it within seconds. Each takes some 50 bytes.
+const Remembered = 1 << 17
+
+// Outcome is what was decided about a half message.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Committed  Outcome = iota + 1
+	RolledBack         // it is gone
+	Parked             // nobody decided it within its checks; it is a dead letter
+)
+
+// String returns the outcome in words.
+func (o Outcome) String() string {
+	switch o {
+	case Committed:
+		return "committed"
+	case RolledBack:
+		return "rolled back"
+	case Parked:
+		return "parked"
+	}
+	return "undecided"
+}
+
+// Key names a half message within its store: where it was appended first, and in
+// which lineage.
+type Key struct {
+	Epoch    uint64
+	Position record.Position
+}
+
+// Half is a half message that waits for its decision. What a Table's methods do
+// not change is immutable.
+type Half struct {
+	Key      Key
+	Position record.Position // where its record is now
+	Size     uint32          // of the log entry there
+	Topic    zone.Topic
+	Stored   time.Time     // milliseconds
+	Immunity time.Duration // milliseconds; how long it is left alone at first
+	Checks   int           // that reached a producer, as far as they are logged
+
+	// Asked is Checks with those that are not logged yet. It is not part of the
+	// fold: whoever asks producers counts it up.
+	Asked int
+
+	due     time.Duration // in an Agenda
+	place   int           // in an Agenda, from 1; 0 = not there
+	decided bool
+}
+
+// Decided reports whether the half message waits no more.
+func (h *Half) Decided() bool { return h.decided }
+
+// Totals count decisions since the store was made.
+type Totals struct {
+	Committed, RolledBack, Parked uint64
+	Repeated                      uint64 // decisions that came too late and changed nothing
+}
+
+// Table holds the half messages of a store.
+type Table struct {
+	halves  map[Key]*Half
+	topics  map[zone.Topic]int // pending, of those that have any
+	decided map[Key]Outcome
+	recent  []Key // of decided, a ring once it is full; next is the oldest then
+	next    int
+	totals  Totals
+
+	changed []*Half // volatile: came or were decided since the last call of Changed
+}
+
+// NewTable returns an empty table.
+func NewTable() *Table {
+	return &Table{halves: map[Key]*Half{}, topics: map[zone.Topic]int{}, decided: map[Key]Outcome{}}
+}
+
+// Add puts a half message into the table. One that is there already stays as it is.
+func (t *Table) Add(h Half) {
+	if t.halves[h.Key] != nil {
+		return
+	}
+	h.Asked, h.place, h.decided = h.Checks, 0, false
+	t.halves[h.Key] = &h
+	t.topics[h.Topic]++
+	t.changed = append(t.changed, &h)
+}
+
+// Get returns the pending half message, or nil.
+func (t *Table) Get(k Key) *Half { return t.halves[k] }
+
+// Outcome returns what was decided, false when it is pending or not known.
+func (t *Table) Outcome(k Key) (Outcome, bool) {
+	o, ok := t.decided[k]
+	return o, ok
+}
+
+// Decide settles a pending half message; false, and counted, when there is none.
+func (t *Table) Decide(k Key, o Outcome) bool {
+	h := t.halves[k]
+	if h == nil {
+		t.totals.Repeated++
+		return false
+	}
+	delete(t.halves, k)
+	if t.topics[h.Topic]--; t.topics[h.Topic] == 0 {
+		delete(t.topics, h.Topic)
+	}
+	h.decided = true
+	t.changed = append(t.changed, h)
+	switch o {
+	case Committed:
+		t.totals.Committed++
+	case RolledBack:
+		t.totals.RolledBack++
+	case Parked:
+		t.totals.Parked++
+	}
+	t.remember(k, o)
+	return true
+}
+
+func (t *Table) remember(k Key, o Outcome) {
+	t.decided[k] = o
+	if len(t.recent) < Remembered {
+		t.recent = append(t.recent, k)
+		return
+	}
+	delete(t.decided, t.recent[t.next])
+	t.recent[t.next] = k
+	t.next = (t.next + 1) % Remembered
+}
+
+// Checked raises the number of checks of a half message, if it is pending.
+func (t *Table) Checked(k Key, checks int) {
+	if h := t.halves[k]; h != nil {
+		h.Checks = max(h.Checks, checks)
+		h.Asked = max(h.Asked, h.Checks)
+	}
+}
+
+// Moved notes that the record of a pending half message was appended again.
+func (t *Table) Moved(k Key, pos record.Position, size uint32) {
+	if h := t.halves[k]; h != nil {
+		h.Position, h.Size = pos, size
+	}
+}
+
+// Len returns how many half messages are pending.
+func (t *Table) Len() int { return len(t.halves) }
+
+// LenOf returns how many half messages of a topic are pending.
+func (t *Table) LenOf(topic zone.Topic) int { return t.topics[topic] }
+
+// Totals returns what was decided so far.
+func (t *Table) Totals() Totals { return t.totals }
+
+// Changed calls fn for each half message that came or was decided since the last
+// call, as it is now.
+func (t *Table) Changed(fn func(*Half)) {
+	for _, h := range t.changed {
+		fn(h)
+	}
+	clear(t.changed)
+	t.changed = t.changed[:0]
+}
+
+// HasChanged reports whether Changed would call its function.
+func (t *Table) HasChanged() bool { return len(t.changed) > 0 }
+
+// Pending returns the pending half messages, ascending by where they are now. It
+// looks at all of them.
+func (t *Table) Pending() []*Half {
+	list := make([]*Half, 0, len(t.halves))
+	for _, h := range t.halves {
+		list = append(list, h)
+	}
+	slices.SortFunc(list, func(a, b *Half) int { return cmp.Compare(a.Position, b.Position) })
+	return list
+}
+
+// Summary is what is pending of a topic.
+type Summary struct {
+	Topic   zone.Topic
+	Pending int
+	Oldest  time.Time // when the oldest one was stored
+	Checked int       // of these: producers were asked at least once
+}
+
+// Summaries returns what is pending, by topic. It looks at every half message.
+func (t *Table) Summaries() []Summary {
+	at := map[zone.Topic]*Summary{}
+	for _, h := range t.halves {
+		s := at[h.Topic]
+		if s == nil {
+			s = &Summary{Topic: h.Topic, Oldest: h.Stored}
+			at[h.Topic] = s
+		}
+		s.Pending++
+		if h.Stored.Before(s.Oldest) {
+			s.Oldest = h.Stored
+		}
+		if h.Asked > 0 {
+			s.Checked++
+		}
+	}
+	list := make([]Summary, 0, len(at))
+	for _, s := range at {
+		list = append(list, *s)
+	}
+	slices.SortFunc(list, func(a, b Summary) int { return cmp.Compare(a.Topic, b.Topic) })
+	return list
+}
