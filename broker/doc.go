@@ -2,11 +2,12 @@
 // commit log, and what clients and other sites ask of it.
 //
 // It owns the fold (queue indexes, flows and their numbers, cursors, prefixes,
-// consumer progress, dead letters, delayed messages), its snapshots, publishing,
-// receiving, both ends of the group's flows, and the reading of landings. The log
-// itself is package commitlog, index files are package queue, what consumers have
-// in hands is package consumer, SQL filters are package filter, the clock of delayed
-// messages is package timer, the client protocol is package rocketmq.
+// consumer progress, dead letters, delayed and half messages), its snapshots,
+// publishing, receiving, both ends of the group's flows, and the reading of landings.
+// The log itself is package commitlog, index files are package queue, what consumers
+// have in hands is package consumer, SQL filters are package filter, the clock of
+// delayed messages is package timer, which half messages wait is package
+// transaction, the client protocol is package rocketmq.
 //
 // A channel that is broadcast to zones lands in the CZone of each city and goes
 // onward from there: the fold keeps for each such flow where its numbers landed
@@ -26,11 +27,12 @@
 //
 // # Goroutines
 //
-// Open starts five, which Close joins: one expires deliveries and appends
+// Open starts six, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
 // snapshots, one trims, one does what topics declare for backlogs that have
-// reached their budgets, one (the due loop) delivers delayed messages. The log calls the fold on its own goroutine. Everything
-// else runs on the caller's: a Receive that waits costs a timer and a place in
+// reached their budgets, one (the due loop) delivers delayed messages, one looks at
+// half messages whose time has come. The log calls the fold on its own goroutine.
+// Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
 // # What is promised
@@ -42,8 +44,14 @@
 //     settles once, whatever was appended. A dead-letter copy and what it
 //     settles are one record; so are a dead letter that Replay brings back and
 //     the mark that it was.
-//   - Acknowledgements and cursors become durable a little later. A kill
-//     repeats what was not yet logged; Close logs it all.
+//   - A half message is in no queue, has no number and leaves this group for
+//     nowhere. What decides it is one record: the message again, which delivers and
+//     settles, a rollback, or a dead letter. The first in the log counts.
+//   - A half message that nobody decides is asked about at most as often as its topic
+//     says, on the monotonic clock of this process: a restart begins the present wait
+//     anew, a step of the wall clock changes nothing.
+//   - Acknowledgements and cursors become durable a little later, and so do counts
+//     of checks. A kill repeats what was not yet logged; Close logs it all.
 //   - A consumer group has one progress in a queue. Acknowledgements move it, and
 //     SetOffset and ResetGroup put it elsewhere: one record, durable at nil, whose
 //     position marks the reset. What the group did before it, logged or in hands,

@@ -45,6 +45,15 @@ type Found struct {
 	Cause    *Cause // of a dead-letter copy
 	Replay   *Cause // of a dead letter that was brought back here
 	Replayed bool   // of a dead-letter copy: it was brought back
+
+	Half      *FoundHalf // of a half message
+	Committed bool       // it was a half message before
+}
+
+// FoundHalf is what became of a half message.
+type FoundHalf struct {
+	State  string // "waits for its decision", or what was decided, as far as it is known
+	Checks int    // how often producers were asked; of one that waits
 }
 
 // FoundGroup is what a consumer group has done with the message.
@@ -150,6 +159,8 @@ func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
 		f.Cause = &c
 	} else if err == nil && c.Kind == CauseReplay {
 		f.Replay = &c
+	} else if err == nil && c.Kind == CauseCommit && v.Type() == record.TypeMessage {
+		f.Committed = true
 	}
 	var env record.Envelope
 	if e.Kind == commitlog.KindLanding {
@@ -164,12 +175,28 @@ func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
 		b.describeTimer(&f, v)
 		return f
 	}
+	if v.Type() == record.TypeHalf {
+		f.Half = b.describeHalf(f.Original)
+		return f
+	}
 	if e.Kind == commitlog.KindOwn && len(v.Target()) > 0 {
 		b.describeFlow(&f, v)
 		return f
 	}
 	b.describeQueue(&f)
 	return f
+}
+
+// describeHalf tells what became of a half message. mu is held.
+func (b *Broker) describeHalf(id record.Identity) *FoundHalf {
+	k := keyOfHalf(id)
+	if h := b.state.halves.Get(k); h != nil {
+		return &FoundHalf{State: "waits for its decision", Checks: h.Asked}
+	}
+	if o, ok := b.state.halves.Outcome(k); ok {
+		return &FoundHalf{State: o.String()}
+	}
+	return &FoundHalf{State: "decided long ago"}
 }
 
 func (b *Broker) describeFlow(f *Found, v record.View) {
@@ -231,7 +258,7 @@ func (b *Broker) describeGroups(f *Found, t *topic) {
 	}
 }
 
-// findCarried adds a dead letter that was appended again, unless its first copy
+// findCarried adds a dead letter or half message that was appended again, unless its first copy
 // is still there.
 func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []byte) error {
 	c, err := parseCarried(body)
@@ -245,7 +272,12 @@ func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []by
 	if c.bucket != 0 {
 		return b.findCarriedTimer(found, e, &c, v)
 	}
-	if slices.ContainsFunc(*found, func(f Found) bool { return f.Queued && f.Topic == c.topic && f.Offset == c.offset }) {
+	if slices.ContainsFunc(*found, func(f Found) bool {
+		if c.topic == "" {
+			return f.Half != nil && f.Original == v.Identity()
+		}
+		return f.Queued && f.Topic == c.topic && f.Offset == c.offset
+	}) {
 		return nil
 	}
 	inner := *e

@@ -191,23 +191,23 @@ func (b *Broker) beginDecision(ctx context.Context, topic zone.Topic, k transact
 // claim makes the caller the only one who decides the half message, until it calls
 // done. When somebody else is at it, done is nil, and free closes when it is worth
 // trying again.
-func (b *Broker) claim(h *transaction.Half) (free chan struct{}, done func()) {
+func (b *Broker) claim(h *transaction.Half) (free <-chan struct{}, done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if free = b.halves.deciding[h.Key]; free != nil {
-		return free, nil
+	if other := b.halves.deciding[h.Key]; other != nil {
+		return other, nil
 	}
-	free = make(chan struct{})
+	mine := make(chan struct{})
 	if h.Decided() {
-		close(free)
-		return free, nil
+		close(mine)
+		return mine, nil
 	}
-	b.halves.deciding[h.Key] = free
+	b.halves.deciding[h.Key] = mine
 	return nil, func() {
 		b.mu.Lock()
 		delete(b.halves.deciding, h.Key)
 		b.mu.Unlock()
-		close(free)
+		close(mine)
 	}
 }
 

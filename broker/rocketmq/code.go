@@ -26,6 +26,8 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindInvalid:      pb.Code_BAD_REQUEST,
 	broker.KindCorrupt:      pb.Code_INTERNAL_SERVER_ERROR,
 	broker.KindInternal:     pb.Code_INTERNAL_SERVER_ERROR,
+	broker.KindTransaction:  pb.Code_INVALID_TRANSACTION_ID,
+	broker.KindDecided:      pb.Code_PRECONDITION_FAILED,
 	broker.KindUnavailable:  pb.Code_TOO_MANY_REQUESTS,
 	broker.KindOffset:       pb.Code_ILLEGAL_OFFSET,
 	broker.KindNoOffset:     pb.Code_OFFSET_NOT_FOUND,

@@ -31,10 +31,21 @@
 // Compiled expressions are kept, bounded (filter.go). One that is none is refused
 // with ILLEGAL_FILTER_EXPRESSION when its Settings come, and at each receive.
 //
+// # Transactions
+//
+// The store decides and keeps the time; the front end only asks. A question about a
+// half message goes to one stream of a producer whose Settings list the topic, or
+// who has sent a half message of it; they are asked in turn, first those that were
+// heard of within 35 s (producers.go). Each stream has a bounded queue of questions,
+// which its handler writes; the message is read when it is written, so that what was
+// decided meanwhile is not asked. A question counts when it is written: a stream that
+// ends before costs a delay of one interval. Clients connect to every broker that a
+// route names, so each broker asks over its own streams only.
+//
 // # What is refused
 //
-// FIFO, DELAY, TRANSACTION, PRIORITY and LITE messages, FIFO groups and topics,
-// SQL filters over properties of the system other than TAGS, EndTransaction, RecallMessage, SyncLiteSubscription (UNSUPPORTED).
+// FIFO, DELAY, PRIORITY and LITE messages, FIFO groups and topics,
+// SQL filters over properties of the system other than TAGS, RecallMessage, SyncLiteSubscription (UNSUPPORTED).
 //
 // # Goroutines
 //

@@ -45,10 +45,11 @@ const (
 	opDead    = "reject"
 	opPull    = "pull"
 	opSeek    = "seek"
+	opEnd     = "end_transaction"
 )
 
 // operationTypes are the conventions' types of the operations.
-var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle", opPull: "receive", opSeek: "settle"}
+var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle", opPull: "receive", opSeek: "settle", opEnd: "settle"}
 
 // instruments are the front end's metrics. Attribute sets are made once for each
 // combination, since the send path runs for every message; combinations are

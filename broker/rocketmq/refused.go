@@ -11,11 +11,6 @@ func unsupported(what string) *pb.Status {
 	return refuse(pb.Code_UNSUPPORTED, what+" are not supported")
 }
 
-// EndTransaction is refused: there are no half messages.
-func (s *Server) EndTransaction(context.Context, *pb.EndTransactionRequest) (*pb.EndTransactionResponse, error) {
-	return &pb.EndTransactionResponse{Status: unsupported("transactions")}, nil
-}
-
 // RecallMessage is refused: there are no delayed messages.
 func (s *Server) RecallMessage(context.Context, *pb.RecallMessageRequest) (*pb.RecallMessageResponse, error) {
 	return &pb.RecallMessageResponse{Status: unsupported("delayed messages")}, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 const (
@@ -25,6 +26,7 @@ type clientInfo struct {
 	kind     pb.ClientType
 	language pb.Language
 	poll     time.Duration // long_polling_timeout of its Settings as answered; 0 = none
+	topics   declared      // of a producer
 }
 
 // client is the state of one client id.
@@ -36,11 +38,17 @@ type client struct {
 
 // session is one Telemetry stream.
 type session struct {
-	end  chan struct{} // closed when the stream is to end
-	once sync.Once
+	end    chan struct{} // closed when the stream is to end
+	once   sync.Once
+	checks chan check // for the stream's writer; capacity maxCommands
+
+	topics  []zone.Topic // about which it is asked; guarded by registry.mu
+	settled bool         // its Settings have come; guarded by registry.mu
 }
 
-func newSession() *session { return &session{end: make(chan struct{})} }
+func newSession() *session {
+	return &session{end: make(chan struct{}), checks: make(chan check, maxCommands)}
+}
 
 func (s *session) stop() { s.once.Do(func() { close(s.end) }) }
 
@@ -53,10 +61,12 @@ type registry struct {
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
 	full    uint64             // guarded by mu; clients that found no place
+
+	producers map[zone.Topic]*roster // guarded by mu; of topics that have any
 }
 
 func newRegistry(limit int) *registry {
-	return &registry{max: limit, begin: time.Now(), clients: map[string]*client{}}
+	return &registry{max: limit, begin: time.Now(), clients: map[string]*client{}, producers: map[zone.Topic]*roster{}}
 }
 
 func (r *registry) now() int64 { return int64(time.Since(r.begin)) }
@@ -119,6 +129,7 @@ func (r *registry) attach(id string, s *session) bool {
 	c.sessions = append(c.sessions, s)
 	if len(c.sessions) > maxSessions {
 		c.sessions[0].stop()
+		r.unseat(c.sessions[0])
 		c.sessions = c.sessions[1:]
 	}
 	return true
@@ -135,6 +146,8 @@ func (r *registry) settings(id string, s *session, info clientInfo) {
 	c.lastSeen.Store(r.now())
 	if n := len(c.sessions); n > 0 && c.sessions[n-1] == s {
 		c.info.Store(&info)
+		s.settled = true
+		r.seatAll(c, s, info.topics)
 	}
 }
 
@@ -142,6 +155,7 @@ func (r *registry) settings(id string, s *session, info clientInfo) {
 func (r *registry) detach(id string, s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.unseat(s)
 	if c := r.clients[id]; c != nil {
 		c.sessions = slices.DeleteFunc(c.sessions, func(o *session) bool { return o == s })
 	}
@@ -151,6 +165,11 @@ func (r *registry) detach(id string, s *session) {
 func (r *registry) drop(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if c := r.clients[id]; c != nil {
+		for _, s := range c.sessions {
+			r.unseat(s)
+		}
+	}
 	delete(r.clients, id)
 }
 
@@ -184,6 +203,7 @@ func (r *registry) expire() {
 		}
 		for _, s := range c.sessions {
 			s.stop()
+			r.unseat(s)
 		}
 		delete(r.clients, id)
 	}

@@ -42,7 +42,8 @@ func (b *sending) release() {
 // refused alone, in its entry; TOO_MANY_REQUESTS says that nothing was looked at.
 // The status text of a stored message's entry says
 // how far it got: "level=stored zone=Z" (durable where its consumers are),
-// "level=origin zone=Z" or "level=origin channel=C" (durable here, on its way), or
+// "level=origin zone=Z" or "level=origin channel=C" (durable here, on its way),
+// "level=half ..." (durable here, and nowhere else before it is committed), or
 // "level=accepted ..." (written, not yet durable, as the topic asks).
 func (s *Server) SendMessage(ctx context.Context, req *pb.SendMessageRequest) (*pb.SendMessageResponse, error) {
 	start := time.Now()
@@ -127,7 +128,7 @@ func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.M
 	stored, last := 0, -1 // last is the last entry that says OK
 	for i := range entries {
 		r, e := &b.results[i], &slab[i]
-		e.MessageId = b.msgs[i].ID
+		e.MessageId, e.TransactionId = b.msgs[i].ID, r.TransactionID
 		switch {
 		case r.Err != nil:
 			e.Status = statusOf(r.Err)
@@ -145,6 +146,9 @@ func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.M
 		add := s.metrics.set(setKey{operation: opSend, topic: string(info.Name), code: pb.Code_OK}).add
 		s.metrics.published.Add(ctx, int64(stored), add...)
 		s.metrics.bytes.Add(ctx, int64(size), add...)
+	}
+	if id, st := clientID(ctx); info.Kind == zone.KindTransaction && stored > 0 && st == nil {
+		s.clients.produces(id, info.Name, msgs[0].GetTopic())
 	}
 	outer := merge(len(entries), func(i int) *pb.Status { return entries[i].GetStatus() })
 	return &pb.SendMessageResponse{Status: outer, Entries: entries}
@@ -209,7 +213,10 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	out.Tag = sp.GetTag()
 	out.Keys = sp.GetKeys()
 	out.MessageGroup = sp.GetMessageGroup()
-	out.Kind = zone.KindNormal
+	out.Kind = info.Kind
+	if d := sp.GetOrphanedTransactionRecoveryDuration(); info.Kind == zone.KindTransaction && d.CheckValid() == nil {
+		out.Recovery = max(d.AsDuration(), 0)
+	}
 	out.Properties = m.GetUserProperties()
 	out.Body = m.GetBody()
 	out.Encoding = record.Encoding(sp.GetBodyEncoding())
@@ -230,16 +237,18 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 	}
 	kind := sp.GetMessageType()
 	switch kind {
-	case pb.MessageType_NORMAL, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
-	case pb.MessageType_FIFO, pb.MessageType_DELAY, pb.MessageType_TRANSACTION, pb.MessageType_PRIORITY, pb.MessageType_LITE:
+	case pb.MessageType_NORMAL, pb.MessageType_TRANSACTION, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
+	case pb.MessageType_FIFO, pb.MessageType_DELAY, pb.MessageType_PRIORITY, pb.MessageType_LITE:
 		return unsupported("messages of type " + kind.String())
 	default:
 		return refuse(pb.Code_BAD_REQUEST, "the message type "+kind.String()+" is not known")
 	}
 	conflict := ""
 	switch {
-	case info.Kind != zone.KindNormal:
+	case info.Kind != zone.KindNormal && info.Kind != zone.KindTransaction:
 		return unsupported("topics of kind " + info.Kind.String())
+	case (kind == pb.MessageType_TRANSACTION) != (info.Kind == zone.KindTransaction):
+		return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, fmt.Sprintf("the topic %s takes messages of type %s", info.Name, messageType(info.Kind)))
 	case sp.MessageGroup != nil:
 		conflict = "message group"
 	case sp.DeliveryTimestamp != nil:
@@ -251,7 +260,7 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 	default:
 		return nil
 	}
-	return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a NORMAL message has no "+conflict)
+	return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a "+messageType(info.Kind).String()+" message has no "+conflict)
 }
 
 // checkBody judges size, encoding and digest.

@@ -51,7 +51,7 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 		if info.kind != pb.ClientType_PRODUCER {
 			return nil, info, unrecognised(info.kind)
 		}
-		s.answerProducer(ctx, reply)
+		info.topics = s.answerProducer(ctx, reply)
 	case *pb.Settings_Subscription:
 		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER && info.kind != pb.ClientType_PULL_CONSUMER {
 			return nil, info, unrecognised(info.kind)
@@ -70,15 +70,20 @@ func unrecognised(k pb.ClientType) error {
 	return &settingsError{pb.Code_UNRECOGNIZED_CLIENT_TYPE, fmt.Sprintf("clients of type %s are not supported with these settings", k)}
 }
 
-// answerProducer fills the producer's half. The largest body is that of the topics
-// named; the topic itself is judged at each send.
-func (s *Server) answerProducer(ctx context.Context, reply *pb.Settings) {
+// answerProducer fills the producer's half and returns the topics about whose half
+// messages it may be asked. The largest body is that of the topics named; the topic
+// itself is judged at each send.
+func (s *Server) answerProducer(ctx context.Context, reply *pb.Settings) declared {
 	p := reply.GetPublishing()
 	t, _ := s.topology()
 	largest := 0
+	topics := declared{}
 	for _, r := range p.GetTopics() {
 		if info := t.FindTopic(zone.Topic(fullName(ctx, r))); info != nil {
 			largest = max(largest, bodyLimit(info))
+			if info.Kind == zone.KindTransaction {
+				topics[info.Name] = r
+			}
 		}
 	}
 	if largest == 0 {
@@ -87,6 +92,7 @@ func (s *Server) answerProducer(ctx context.Context, reply *pb.Settings) {
 	p.MaxBodySize = int32(largest)
 	p.ValidateMessageType = true
 	reply.BackoffPolicy = exponential(producerAttempts, producerInitial, producerMax, 2)
+	return topics
 }
 
 // answerConsumer fills the consumer's half and returns the poll time.

@@ -29,6 +29,9 @@ type Store interface {
 	// move is durable as a whole. It is idempotent.
 	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
 	Puller
+	// EndTransaction decides the half message with the transaction id. At nil the
+	// decision is durable; the same one again is nil, too.
+	EndTransaction(ctx context.Context, t zone.Topic, id string, r broker.Resolution) error
 	// Topology returns the topology in force. It does not block.
 	Topology() *zone.Topology
 }

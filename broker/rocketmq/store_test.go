@@ -154,6 +154,10 @@ func (s *memStore) pop(r broker.ReceiveRequest) (got []broker.Delivery, next tim
 	return got, next
 }
 
+func (s *memStore) EndTransaction(_ context.Context, t zone.Topic, _ string, _ broker.Resolution) error {
+	return &broker.Error{Op: "end transaction", Kind: broker.KindTransaction, Topic: t}
+}
+
 // use finds the hold of a good handle; the caller holds mu.
 func (s *memStore) use(op string, g zone.ConsumerGroup, t zone.Topic, handle string) (string, *hold, error) {
 	if s.settle != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 // Telemetry serves a client's stream: every Settings is answered with Settings and
-// status OK, and the last are repeated for a while after the first. This goroutine is the
+// status OK, and the last are repeated for a while after the first; producers are
+// asked about half messages. This goroutine is the
 // stream's only writer; a second one reads, as reading cannot be interrupted.
 func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand]) error {
 	id, st := clientID(stream.Context())
@@ -62,6 +63,10 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			if err := stream.Send(last); err != nil {
 				return err
 			}
+		case c := <-sess.checks: // only for streams whose Settings were answered
+			if err := s.sendCheck(stream, c); err != nil {
+				return err
+			}
 		case err := <-ended:
 			if errors.Is(err, io.EOF) {
 				return nil // the client has closed its half
@@ -76,7 +81,7 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 }
 
 // readSettings passes on the client's Settings until the stream ends. Answers to
-// commands are read and dropped: no command is ever sent that has one.
+// commands are read and dropped: those that are sent are answered by other calls.
 func readSettings(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand], in chan<- *pb.Settings) error {
 	for {
 		cmd, err := stream.Recv()

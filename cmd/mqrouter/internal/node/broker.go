@@ -240,6 +240,7 @@ func (n *brokerNode) startFrontEnd(ctx context.Context) error {
 	}
 	n.watched.queues.add(s.Usage)
 	n.broker.SetLiveness(s.Alive)
+	n.broker.SetProducers(s.CheckBack)
 	ln, err := n.listen(ctx, "client", n.self.Client)
 	if err != nil {
 		return err

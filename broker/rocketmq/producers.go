@@ -1,0 +1,131 @@
+package rocketmq
+
+import (
+	"slices"
+
+	"github.com/mqrouter/mqrouter/broker"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+const (
+	// maxCommands bounds what waits for one stream: a check is small, and its message
+	// is read when it is written. Full: the broker tries another stream, or later.
+	maxCommands = 256
+	// nodeMessage is the largest message that a Node client takes on a stream, less
+	// what gRPC and the command put around the record; bytes.
+	nodeMessage = 4<<20 - 4<<10
+)
+
+// check is a question about a half message that waits for a stream.
+type check struct {
+	back     *broker.CheckBack
+	resource *pb.Resource // the topic as the client named it
+}
+
+// seat is a stream of a producer of a topic.
+type seat struct {
+	client   *client
+	session  *session
+	resource *pb.Resource
+}
+
+// roster are the streams of a topic's producers. Guarded by registry.mu.
+type roster struct {
+	seats []seat
+	next  int // who is asked first
+}
+
+// declared are the topics of kind transaction that a producer's Settings list, as
+// the client names them.
+type declared map[zone.Topic]*pb.Resource
+
+// seatAll makes s the only stream of the client that is asked, also about the
+// topics. mu is held.
+func (r *registry) seatAll(c *client, s *session, topics declared) {
+	for _, o := range c.sessions {
+		if o != s {
+			r.unseat(o)
+		}
+	}
+	for name, resource := range topics {
+		r.seat(c, s, name, resource)
+	}
+}
+
+// seat adds a stream to the topic's producers. mu is held.
+func (r *registry) seat(c *client, s *session, name zone.Topic, resource *pb.Resource) {
+	if slices.Contains(s.topics, name) {
+		return
+	}
+	s.topics = append(s.topics, name)
+	if r.producers[name] == nil {
+		r.producers[name] = &roster{}
+	}
+	r.producers[name].seats = append(r.producers[name].seats, seat{c, s, resource})
+}
+
+// unseat takes a stream off all topics. mu is held.
+func (r *registry) unseat(s *session) {
+	for _, name := range s.topics {
+		o := r.producers[name]
+		if o.seats = slices.DeleteFunc(o.seats, func(x seat) bool { return x.session == s }); len(o.seats) == 0 {
+			delete(r.producers, name)
+		}
+	}
+	s.topics = nil
+}
+
+// produces notes that the client has sent a half message of the topic, for clients
+// whose Settings said nothing of it: its newest stream is asked about the topic, too.
+func (r *registry) produces(id string, name zone.Topic, resource *pb.Resource) {
+	r.mu.RLock()
+	c := r.clients[id]
+	known := c == nil || len(c.sessions) == 0 || slices.Contains(c.sessions[len(c.sessions)-1].topics, name)
+	r.mu.RUnlock()
+	if known {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.clients[id]; c != nil && len(c.sessions) > 0 {
+		if s := c.sessions[len(c.sessions)-1]; s.settled {
+			r.seat(c, s, name, resource)
+		}
+	}
+}
+
+// ask queues a check for one of the topic's producers, each in turn: first those
+// that were heard of lately. It does not block.
+func (r *registry) ask(c *broker.CheckBack) broker.CheckOutcome {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	o := r.producers[c.Topic]
+	if o == nil {
+		return broker.CheckNobody
+	}
+	outcome := broker.CheckNobody
+	now := r.now()
+	for _, stale := range []bool{false, true} {
+		for i := range o.seats {
+			at := (o.next + i) % len(o.seats)
+			s := &o.seats[at]
+			if (now-s.client.lastSeen.Load() >= int64(aliveTTL)) != stale || !s.takes(c.Size) {
+				continue
+			}
+			select {
+			case s.session.checks <- check{c, s.resource}:
+				o.next = (at + 1) % len(o.seats)
+				return broker.CheckQueued
+			default:
+				outcome = broker.CheckFull
+			}
+		}
+	}
+	return outcome
+}
+
+// takes reports whether the client can receive a message of that size on its stream.
+func (s *seat) takes(size int) bool {
+	return size <= nodeMessage || s.client.info.Load().language != pb.Language_NODE_JS
+}
