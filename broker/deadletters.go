@@ -49,6 +49,9 @@ type DeadLetterQuery struct {
 	Limit        int    // 1 to 1000; other values are as 1000
 	MessageID    string
 	Reason       string // as Cause.Word says it
+	Tag          string
+	Key          string            // one of the message's keys
+	Properties   []record.Property // user properties that the message has, all of them
 	City         zone.City
 	Destination  zone.Group
 	Since, Until time.Time // given up at or after, before
@@ -236,7 +239,14 @@ func (b *Broker) DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLett
 }
 
 func (q *DeadLetterQuery) matches(d *DeadLetter) bool {
+	for _, p := range q.Properties {
+		if v, ok := d.Record.Property(p.Key); !ok || string(v) != p.Value {
+			return false
+		}
+	}
 	switch {
+	case q.Tag != "" && string(d.Record.Tag()) != q.Tag, q.Key != "" && !hasKey(d.Record, q.Key):
+		return false
 	case q.MessageID != "" && !bytes.Equal(d.Record.MessageID(), []byte(q.MessageID)),
 		q.Reason != "" && q.Reason != d.Cause.Word(),
 		q.City != "" && q.City != d.Cause.City,
@@ -246,6 +256,16 @@ func (q *DeadLetterQuery) matches(d *DeadLetter) bool {
 		return false
 	}
 	return true
+}
+
+// hasKey reports whether the key is one of the record's.
+func hasKey(v record.View, key string) bool {
+	for k := range v.Keys {
+		if string(k) == key {
+			return true
+		}
+	}
+	return false
 }
 
 // letter reads one dead letter; false when it was trimmed meanwhile.

@@ -322,6 +322,9 @@ func TestDeadLettersComeInPages(t *testing.T) {
 	if one, _, _ := s.DeadLetters(t.Context(), DeadLetterQuery{Topic: DeadLetterTopic(billing), MessageID: "m-7"}); len(one) != 1 {
 		t.Errorf("%d letters of m-7", len(one))
 	}
+	if none, _, _ := s.DeadLetters(t.Context(), DeadLetterQuery{Topic: DeadLetterTopic(billing), Tag: "red"}); len(none) != 0 {
+		t.Errorf("letters with a tag that none has: %+v", none)
+	}
 	if none, _, _ := s.DeadLetters(t.Context(), DeadLetterQuery{Topic: DeadLetterTopic(billing), Since: time.Now().Add(time.Hour)}); len(none) != 0 {
 		t.Errorf("%d letters of the future", len(none))
 	}

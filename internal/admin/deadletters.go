@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -47,6 +48,9 @@ type DeadLetterQuery struct {
 	Reason      string
 	City        string
 	Destination string
+	Tag         string
+	Key         string
+	Properties  []string // NAME=VALUE, all of which a letter must have
 	Since       time.Time
 	Until       time.Time
 	Pending     bool
@@ -114,6 +118,10 @@ func (e *RequestError) Error() string { return e.Err.Error() }
 
 // Unwrap returns the cause.
 func (e *RequestError) Unwrap() error { return e.Err }
+
+// maxPropertyFilters bounds the properties of a query, each of which is looked up in
+// every letter.
+const maxPropertyFilters = 32
 
 // maxRequest bounds the body of a request, in bytes.
 const maxRequest = 64 << 10
@@ -203,6 +211,11 @@ func (q DeadLetterQuery) values() url.Values {
 	text("reason", q.Reason)
 	text("city", q.City)
 	text("destination", q.Destination)
+	text("tag", q.Tag)
+	text("key", q.Key)
+	if len(q.Properties) > 0 {
+		v["property"] = q.Properties
+	}
 	moment("since", q.Since)
 	moment("until", q.Until)
 	if q.Pending {
@@ -216,7 +229,16 @@ func parseLetterQuery(v url.Values) (DeadLetterQuery, error) {
 		Queue: v.Get("queue"), MessageID: v.Get("id"), Reason: v.Get("reason"), City: v.Get("city"),
 		Destination: v.Get("destination"), Pending: v.Get("pending") == "true",
 	}
+	q.Tag, q.Key, q.Properties = v.Get("tag"), v.Get("key"), v["property"]
 	var errs []error
+	if len(q.Properties) > maxPropertyFilters {
+		errs = append(errs, fmt.Errorf("%d properties; at most %d are allowed", len(q.Properties), maxPropertyFilters))
+	}
+	for _, p := range q.Properties {
+		if i := strings.IndexByte(p, '='); i < 1 {
+			errs = append(errs, fmt.Errorf("property %q: write NAME=VALUE", p))
+		}
+	}
 	number := func(key string, bits int) uint64 {
 		if !v.Has(key) {
 			return 0

@@ -52,6 +52,7 @@ func TestClientAndServerAgreeOnDeadLetters(t *testing.T) {
 		t.Errorf("%+v, %v", list, err)
 	}
 	want := DeadLetterQuery{Queue: "%DLQ%g|x y", From: 1 << 60, Limit: 3, MessageID: "id&=", Reason: "too-large", City: "c", Destination: "d",
+		Tag: "t=&", Key: "k", Properties: []string{"a=b", "empty=", "eq=a=b"},
 		Since: time.Unix(1e9, 5).UTC(), Until: time.Unix(2e9, 0).UTC(), Pending: true, Body: 256}
 	if page, err := c.DeadLetters(t.Context(), addr, want); err != nil || page.Next != 7 || page.Letters == nil {
 		t.Errorf("%+v, %v", page, err)

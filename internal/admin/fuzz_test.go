@@ -12,7 +12,7 @@ import (
 
 // FuzzDeadLetterQuery reads queries of any form.
 func FuzzDeadLetterQuery(f *testing.F) {
-	f.Add(DeadLetterQuery{Queue: "%DLQ%g", From: 3, Limit: 4, MessageID: "m", Since: time.Unix(1e9, 0), Pending: true}.values().Encode())
+	f.Add(DeadLetterQuery{Queue: "%DLQ%g", From: 3, Limit: 4, MessageID: "m", Tag: "t", Properties: []string{"a=b"}, Since: time.Unix(1e9, 0), Pending: true}.values().Encode())
 	f.Add("queue=&from=-1&limit=1e9&since=now")
 	f.Fuzz(func(t *testing.T, text string) {
 		v, err := url.ParseQuery(text)

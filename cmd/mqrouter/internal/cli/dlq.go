@@ -32,6 +32,8 @@ kept by the broker that gave them up, for 14 days.`,
 // letterFlags select dead letters.
 type letterFlags struct {
 	group, zone, reason, city, destination, since, until string
+	tag, key, id                                         string
+	properties                                           []string // NAME=VALUE
 	parked                                               bool
 	limit                                                int
 }
@@ -50,6 +52,26 @@ func (p *letterFlags) declareFilter(c *cobra.Command) {
 	f.StringVar(&p.destination, "destination", "", "of parked records: refused by this broker group")
 	f.StringVar(&p.since, "since", "", "given up at or after: a time (RFC 3339), or how long ago (2h)")
 	f.StringVar(&p.until, "until", "", "given up before: a time, or how long ago")
+	f.StringVar(&p.tag, "tag", "", "only messages with this tag")
+	f.StringVar(&p.key, "key", "", "only messages with this key")
+	f.StringArrayVar(&p.properties, "property", nil, "only messages with this user property, NAME=VALUE; given again: with all of them")
+	f.StringVar(&p.id, "id", "", "only the message with this id")
+}
+
+// narrows reports whether the flags select some letters of a queue only.
+func (p *letterFlags) narrows() bool {
+	return p.reason+p.city+p.destination+p.since+p.until+p.tag+p.key+p.id != "" || len(p.properties) > 0
+}
+
+// messageID returns the id that --id or the only argument names; "" when neither.
+func (p *letterFlags) messageID(args []string) (string, error) {
+	switch {
+	case len(args) == 0:
+		return p.id, nil
+	case p.id != "" && p.id != args[0]:
+		return "", usageError{fmt.Errorf("--id %s and %s are two messages: give one", p.id, args[0])}
+	}
+	return args[0], nil
 }
 
 // wants reports whether the flags select the queue.
@@ -62,7 +84,12 @@ func (p *letterFlags) wants(q *admin.DeadLetterQueue) bool {
 
 // query makes the query that the flags ask for; the queue is the caller's.
 func (p *letterFlags) query(now time.Time) (admin.DeadLetterQuery, error) {
-	q := admin.DeadLetterQuery{Reason: p.reason, City: p.city, Destination: p.destination}
+	q := admin.DeadLetterQuery{Reason: p.reason, City: p.city, Destination: p.destination, Tag: p.tag, Key: p.key, Properties: p.properties, MessageID: p.id}
+	for _, pair := range p.properties {
+		if strings.IndexByte(pair, '=') < 1 {
+			return q, usageError{fmt.Errorf("--property %q: write NAME=VALUE", pair)}
+		}
+	}
 	var err error
 	if q.Since, err = moment("--since", p.since, now); err != nil {
 		return q, err
@@ -148,13 +175,18 @@ func newDLQList(e *env) *cobra.Command {
 		Use:   "list",
 		Short: "List where dead letters are, how many, and why",
 		Long: `List where dead letters are, how many were not replayed yet, since when the
-oldest waits, and why they were given up.`,
+oldest waits, and why they were given up. With a filter, only what it selects is
+counted, and every letter is looked at.`,
 		Example: `  mqrouter dlq list
-  mqrouter dlq list --group transfer-credit`,
+  mqrouter dlq list --group transfer-credit
+  mqrouter dlq list --tag refund --since 2h`,
 		Args: noArgs,
 	}, func(ctx context.Context, f *fleet, _ []string) error {
 		boxes, err := f.letterBoxes(ctx, &p)
 		if err != nil && len(boxes) == 0 {
+			return err
+		}
+		if boxes, err = f.narrowed(ctx, &p, boxes, err); err != nil && len(boxes) == 0 {
 			return err
 		}
 		rows := []admin.DeadLetterQueue{}
@@ -169,8 +201,43 @@ oldest waits, and why they were given up.`,
 		return err
 	})
 	p.declareQueue(c)
+	p.declareFilter(c)
 	c.Flags().BoolVar(&all, "all", false, "also where everything was replayed")
 	return c
+}
+
+// narrowed counts what the filter selects of each queue instead of all. incomplete is
+// the error so far.
+func (f *fleet) narrowed(ctx context.Context, p *letterFlags, boxes []letterBox, incomplete error) ([]letterBox, error) {
+	if !p.narrows() {
+		return boxes, incomplete
+	}
+	q, err := p.query(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	for i := range boxes {
+		b := &boxes[i].DeadLetterQueue
+		b.Held, b.Pending, b.Counted, b.Oldest, b.Reasons = 0, 0, 0, time.Time{}, map[string]int{}
+		err := f.each(ctx, boxes[i:i+1], q, func(_ letterBox, page []admin.DeadLetter) (bool, error) {
+			for _, l := range page {
+				b.Held++
+				if l.Replayed {
+					continue
+				}
+				if b.Pending++; b.Oldest.IsZero() {
+					b.Oldest = l.Dead
+				}
+				b.Counted++
+				b.Reasons[l.Reason]++
+			}
+			return true, nil
+		})
+		if err != nil {
+			return boxes, errors.Join(incomplete, fmt.Errorf("%s: %w", b.Node, err))
+		}
+	}
+	return boxes, incomplete
 }
 
 func printLetterBoxes(w io.Writer, rows []admin.DeadLetterQueue) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/time/rate"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
 )
@@ -35,9 +36,13 @@ goes to all cities again.
 A letter and its mark "replayed" are one record of the log: a replay that was
 interrupted goes on where it was when the command is run again, and nothing is
 brought back twice, unless --force asks for it. A letter that cannot be brought
-back stays where it is, and the command fails.`,
-		Example: `  mqrouter dlq replay --group transfer-credit --dry-run
+back stays where it is, and the command fails.
+
+--rate bounds the letters a second over all brokers together; the first second's
+worth may come at once.`,
+		Example: `  mqrouter dlq replay --group transfer-credit --preview
   mqrouter dlq replay --group transfer-credit --rate 200
+  mqrouter dlq replay --group transfer-credit --tag refund --property currency=EUR
   mqrouter dlq replay --parked --reason too-large --since 2h
   mqrouter dlq replay 01A2B3C4D5E6F70123456789ABCDEF0123`,
 		Args: optionalArg("a message id"),
@@ -46,7 +51,9 @@ back stays where it is, and the command fails.`,
 	r.letterFlags.declareFilter(c)
 	c.Flags().IntVar(&r.limit, "limit", 0, "letters at most; 0 = all")
 	c.Flags().Float64Var(&r.rate, "rate", 0, "letters a second; 0 = as fast as it goes")
-	c.Flags().BoolVar(&r.dryRun, "dry-run", false, "say what would be brought back, and where to")
+	c.Flags().BoolVar(&r.preview, "preview", false, "say what would be brought back, and where to")
+	c.Flags().BoolVar(&r.preview, "dry-run", false, "the same as --preview")
+	c.Flags().MarkHidden("dry-run") //nolint:errcheck // the flag exists
 	c.Flags().BoolVar(&r.force, "force", false, "also what was replayed before")
 	return c
 }
@@ -54,50 +61,58 @@ back stays where it is, and the command fails.`,
 // replayRun is one run of the command.
 type replayRun struct {
 	letterFlags
-	e             *env
-	rate          float64
-	dryRun, force bool
+	e              *env
+	rate           float64
+	preview, force bool
 
-	client *admin.Client
-	rows   []replayRow
-	counts map[string]int // by outcome
-	seen   int            // letters asked for
-	began  time.Time
-	told   time.Time // when progress was last told
+	client  *admin.Client
+	rows    []replayRow
+	counts  map[string]int // by outcome
+	seen    int            // letters asked for
+	most    uint64         // letters that there can be at most
+	limiter *rate.Limiter
+	screen  progressLine
 }
 
-// slowestRate is one letter in about eleven days; what is slower is a slip, whose
-// pauses do not fit into a time.Duration in the end.
+// slowestRate is one letter in about eleven days: what is slower is a slip.
 const slowestRate = 1e-6
 
 func (r *replayRun) run(ctx context.Context, f *fleet, args []string) error {
-	if len(args) == 0 && r.group == "" && !r.parked {
+	id, err := r.messageID(args)
+	if err != nil {
+		return err
+	}
+	if id == "" && r.group == "" && !r.parked {
 		return usageError{errors.New("say what: --group GROUP, --parked or a message id")}
 	}
 	if r.limit < 0 || !(r.rate >= 0) || r.rate > 0 && r.rate < slowestRate { // NaN is none of both
 		return usageError{fmt.Errorf("--limit must not be negative, and --rate must be 0 or at least %v", slowestRate)}
 	}
-	now := time.Now()
-	q, err := r.query(now)
+	q, err := r.query(time.Now())
 	if err != nil {
 		return err
 	}
-	if q.Pending, q.Limit = !r.force, r.batch(); len(args) == 1 {
-		q.MessageID, q.Pending = args[0], false
-	}
-	r.client, r.counts, r.began, r.told, r.rows = f.client, map[string]int{}, now, now, []replayRow{}
+	q.MessageID, q.Limit, q.Pending = id, r.batch(), !r.force && id == ""
+	r.begin(f.client)
 	boxes, err := f.letterBoxes(ctx, &r.letterFlags)
 	if err != nil && len(boxes) == 0 {
 		return err
 	}
+	for _, b := range boxes {
+		r.most += b.Pending
+	}
 	if err == nil {
 		err = f.each(ctx, boxes, q, func(b letterBox, page []admin.DeadLetter) (bool, error) { return r.page(ctx, b, page) })
 	}
-	if r.seen == 0 && err == nil && len(args) == 1 {
-		return fmt.Errorf("no broker has a dead letter of message %s%s", args[0], idHint(args[0]))
+	r.screen.clear()
+	if r.seen == 0 && err == nil && id != "" {
+		return fmt.Errorf("no broker has such a dead letter of message %s%s", id, idHint(id))
 	}
 	if showErr := r.e.show(r.rows, func(w io.Writer) { fmt.Fprintln(w, r.summary()) }); showErr != nil {
 		return showErr
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted: run the command again, and it goes on where it was")
 	}
 	if n := r.counts["refused"]; err == nil && n > 0 {
 		err = fmt.Errorf("%s could not be brought back", count(n, "letter", "letters"))
@@ -122,10 +137,10 @@ func (r *replayRun) page(ctx context.Context, b letterBox, page []admin.DeadLett
 	if len(page) == 0 {
 		return r.limit == 0 || r.seen < r.limit, nil
 	}
-	if err := r.pace(ctx); err != nil {
+	if err := r.limiter.WaitN(ctx, len(page)); err != nil {
 		return false, err
 	}
-	req := admin.ReplayRequest{Queue: b.Queue, Force: r.force, DryRun: r.dryRun}
+	req := admin.ReplayRequest{Queue: b.Queue, Force: r.force, DryRun: r.preview}
 	for _, l := range page {
 		req.Offsets = append(req.Offsets, l.Offset)
 	}
@@ -142,10 +157,7 @@ func (r *replayRun) page(ctx context.Context, b letterBox, page []admin.DeadLett
 	if r.e.format != "json" {
 		r.rows = r.rows[:0] // they are told, and may be many
 	}
-	if now := time.Now(); now.Sub(r.told) >= time.Second {
-		r.told = now
-		fmt.Fprintf(r.e.errOut, "%s: %s so far\n", b.Node, r.summary())
-	}
+	r.screen.tell(time.Now(), fmt.Sprintf("%s: %s so far, of %d at most", b.Node, r.summary(), r.most))
 	return r.limit == 0 || r.seen < r.limit, nil
 }
 
@@ -154,34 +166,27 @@ func (r *replayRun) tell(node string, res *admin.ReplayResult) {
 	switch {
 	case r.e.format == "json":
 	case res.Error != "":
+		r.screen.clear()
 		fmt.Fprintf(r.e.errOut, "%s: %s (letter %d): %s\n", node, plain(res.MessageID), res.Offset, plain(res.Error))
-	case r.dryRun && res.Where != "":
+	case r.preview && res.Where != "":
 		fmt.Fprintf(r.e.out, "%s (letter %d at %s): %s\n", plain(res.MessageID), res.Offset, node, res.Where)
 	}
 }
 
-// pace waits until the rate allows the next request.
-func (r *replayRun) pace(ctx context.Context) error {
-	if r.rate <= 0 {
-		return ctx.Err()
+// begin makes the run ready.
+func (r *replayRun) begin(c *admin.Client) {
+	r.client, r.counts, r.rows = c, map[string]int{}, []replayRow{}
+	r.screen = newProgressLine(r.e.errOut, time.Now())
+	allowed := rate.Inf
+	if r.rate > 0 {
+		allowed = rate.Limit(r.rate)
 	}
-	wait := time.Until(r.began.Add(time.Duration(float64(r.seen) / r.rate * float64(time.Second))))
-	if wait <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(wait)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	r.limiter = rate.NewLimiter(allowed, r.batch())
 }
 
 func (r *replayRun) summary() string {
 	verb := "replayed"
-	if r.dryRun {
+	if r.preview {
 		verb = "would be replayed"
 	}
 	text := fmt.Sprintf("%d %s", r.counts["replayed"], verb)

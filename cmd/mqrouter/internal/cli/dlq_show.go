@@ -42,9 +42,10 @@ of one letter goes to the standard output, byte for byte, and nothing else.`,
 		if err != nil {
 			return err
 		}
-		if q.Pending = !all; len(args) == 1 {
-			q.MessageID, q.Pending = args[0], false
+		if q.MessageID, err = p.messageID(args); err != nil {
+			return err
 		}
+		q.Pending = !all && q.MessageID == ""
 		if q.Body = previewBytes; body {
 			q.Body = wholeBody
 		}
@@ -62,8 +63,8 @@ of one letter goes to the standard output, byte for byte, and nothing else.`,
 		if err == nil {
 			err = incomplete
 		}
-		if len(letters) == 0 && err == nil && len(args) == 1 {
-			return fmt.Errorf("no broker has a dead letter of message %s%s", args[0], idHint(args[0]))
+		if len(letters) == 0 && err == nil && q.MessageID != "" {
+			return fmt.Errorf("no broker has such a dead letter of message %s%s", q.MessageID, idHint(q.MessageID))
 		}
 		if body {
 			return errors.Join(e.oneBody(letters), err)

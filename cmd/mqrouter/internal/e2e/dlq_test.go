@@ -41,8 +41,14 @@ func TestDeadLettersAreReplayed(t *testing.T) {
 	if out := must(t, d.env(), "dlq", "show", letters[2].MessageID, "--body"); out != string(letters[2].Body) {
 		t.Errorf("the body is %q, want %q", out, letters[2].Body)
 	}
-	if out := must(t, d.env(), "dlq", "replay", "--group", "orders-billing", "--dry-run"); !strings.Contains(out, "5 would be replayed") {
-		t.Errorf("the dry run says\n%s", out)
+	if out := must(t, d.env(), "dlq", "replay", "--group", "orders-billing", "--preview"); !strings.Contains(out, "5 would be replayed") {
+		t.Errorf("the preview says\n%s", out)
+	}
+	if out := must(t, d.env(), "dlq", "replay", "--group", "orders-billing", "--property", "n=1", "--id", letters[3].MessageID, "--preview"); !strings.Contains(out, "1 would be replayed") {
+		t.Errorf("the preview of one says\n%s", out)
+	}
+	if out := must(t, d.env(), "dlq", "list", "--property", "n=2"); !strings.Contains(out, "no dead letters") {
+		t.Errorf("dlq list with a property that none has says\n%s", out)
 	}
 	must(t, d.env(), "dlq", "replay", letters[0].MessageID)
 	must(t, d.env(), "dlq", "replay", "--group", "orders-billing", "--limit", "1", "--rate", "100")

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -38,7 +40,13 @@ const (
 
 // Letters implements admin.DeadLetters.
 func (d letterDesk) Letters(ctx context.Context, q admin.DeadLetterQuery) (admin.DeadLetterPage, error) {
+	var props []record.Property
+	for _, p := range q.Properties {
+		name, value, _ := strings.Cut(p, "=")
+		props = append(props, record.Property{Key: name, Value: value})
+	}
 	list, next, err := d.n.broker.DeadLetters(ctx, broker.DeadLetterQuery{
+		Tag: q.Tag, Key: q.Key, Properties: props,
 		Topic: zone.Topic(q.Queue), From: q.From, Limit: q.Limit, MessageID: q.MessageID, Reason: q.Reason,
 		City: zone.City(q.City), Destination: zone.Group(q.Destination), Since: q.Since, Until: q.Until, Pending: q.Pending,
 	})
