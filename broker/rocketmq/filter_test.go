@@ -51,7 +51,7 @@ func TestBadSQLFilterFailsTheStart(t *testing.T) {
 	for expression, text := range map[string]string{"a LIKE 'x'": "character 3", "KEYS = 'x'": "KEYS belongs to the system", "": "empty"} {
 		s := consumerSettings(pb.ClientType_SIMPLE_CONSUMER, pb.Language_JAVA, "g")
 		s.GetSubscription().Subscriptions[0].Expression = &pb.FilterExpression{Type: pb.FilterType_SQL, Expression: expression}
-		_, err := stream(t, c, "c", s).Recv()
+		err := refusal(t, stream(t, c, "c", s))
 		st := status.Convert(err)
 		if st.Code() != codes.InvalidArgument || !strings.HasPrefix(st.Message(), "ILLEGAL_FILTER_EXPRESSION: topic t: ") || !strings.Contains(st.Message(), text) {
 			t.Errorf("%q: got %v, want ILLEGAL_FILTER_EXPRESSION with %q", expression, err, text)
@@ -67,7 +67,7 @@ func TestBadSQLFilterFailsTheStart(t *testing.T) {
 	for range maxSubscriptions {
 		many.GetSubscription().Subscriptions = append(many.GetSubscription().Subscriptions, &pb.SubscriptionEntry{Topic: res("t")})
 	}
-	if _, err := stream(t, c, "c", many).Recv(); status.Code(err) != codes.InvalidArgument {
+	if err := refusal(t, stream(t, c, "c", many)); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("%d subscriptions: %v", maxSubscriptions+1, err)
 	}
 }

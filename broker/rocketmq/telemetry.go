@@ -44,7 +44,7 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			reply, info, err := s.answer(stream.Context(), settings)
 			if err != nil {
 				s.tellSettings(id, settings, err)
-				return status.Error(codes.InvalidArgument, err.Error())
+				return refuseSettings(stream, err)
 			}
 			s.clients.settings(id, sess, info)
 			if last == nil {
@@ -78,6 +78,21 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			return nil
 		}
 	}
+}
+
+// refuseSettings ends a stream whose Settings cannot be answered. Most clients fail
+// at a gRPC error; Node.js opens the stream again and again then, and fails only at
+// a command that has nothing but a status, which the others pass over.
+func refuseSettings(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand], err error) error {
+	st := refuse(pb.Code_BAD_REQUEST, err.Error())
+	var refused *settingsError
+	if errors.As(err, &refused) {
+		st = refuse(refused.code, refused.text)
+	}
+	if sent := stream.Send(&pb.TelemetryCommand{Status: st}); sent != nil {
+		return sent
+	}
+	return status.Error(codes.InvalidArgument, err.Error())
 }
 
 // readSettings passes on the client's Settings until the stream ends. Answers to

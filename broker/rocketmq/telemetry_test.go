@@ -50,6 +50,23 @@ func stream(t *testing.T, c pb.MessagingServiceClient, id string, s *pb.Settings
 	return st
 }
 
+// refusal returns the error of a refused stream, and fails unless a command with
+// nothing but the same status came before it.
+func refusal(t *testing.T, st pb.MessagingService_TelemetryClient) error {
+	t.Helper()
+	cmd, err := st.Recv()
+	if err != nil {
+		t.Errorf("the stream ended with %v before a command told the status", err)
+		return err
+	}
+	_, err = st.Recv()
+	told := cmd.GetStatus()
+	if cmd.GetCommand() != nil || !strings.HasPrefix(status.Convert(err).Message(), told.GetCode().String()+": "+told.GetMessage()) {
+		t.Errorf("command %v came before %v", cmd, err)
+	}
+	return err
+}
+
 func reply(t *testing.T, st pb.MessagingService_TelemetryClient) *pb.Settings {
 	t.Helper()
 	cmd, err := st.Recv()
@@ -196,7 +213,7 @@ func TestTelemetryRefusals(t *testing.T) {
 	c := start(t, nil).dial(t, nil)
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := stream(t, c, "c", tt.s).Recv()
+			err := refusal(t, stream(t, c, "c", tt.s))
 			if status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), tt.text) {
 				t.Errorf("got %v, want InvalidArgument that names %q", err, tt.text)
 			}

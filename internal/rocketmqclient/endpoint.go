@@ -170,8 +170,13 @@ func (c *core) session(ctx context.Context, ep *endpoint) {
 }
 
 // refusalOf returns the refusal that a Telemetry stream ended with, or nil: servers
-// refuse it by a gRPC error whose text begins with the protocol's code.
+// refuse it by a command's status, or by a gRPC error whose text begins with the
+// protocol's code.
 func refusalOf(err error) error {
+	var told *StatusError
+	if errors.As(err, &told) {
+		return told
+	}
 	st := status.Convert(err)
 	code := pb.Code_BAD_REQUEST
 	switch st.Code() {
