@@ -5,7 +5,7 @@ GOLANGCI_VERSION := v2.12.2
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak bench clean
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak apache bench clean
 
 build: ## the binary, into bin/
 	go build -o bin/mqrouter ./cmd/mqrouter
@@ -54,6 +54,9 @@ fuzz-short: ## every fuzz target with 2,000 inputs; unit runs their corpus too
 soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...
 	MQROUTER_RACE=1 go test -count=1 -timeout 1h -run 'TestFaults|TestLongCut' ./cmd/mqrouter/internal/e2e
+
+apache: ## the clients' scenarios against Apache RocketMQ itself, and what differs
+	deploy/test/apache.sh
 
 bench: ## the figures of the README's table
 	deploy/test/bench.sh

@@ -19,13 +19,24 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
+import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
+import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
 import org.apache.rocketmq.client.apis.message.MessageView;
 import org.apache.rocketmq.client.apis.producer.Producer;
+import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
+import org.apache.rocketmq.client.apis.producer.SendReceipt;
+import org.apache.rocketmq.client.apis.producer.Transaction;
+import org.apache.rocketmq.client.apis.producer.TransactionChecker;
+import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 import org.apache.rocketmq.client.java.misc.MetadataUtils;
 
 /** Drives the official RocketMQ 5 client for Java; see ../PROTOCOL.md. */
@@ -36,6 +47,8 @@ public final class Driver {
     private final ClientServiceProvider provider = ClientServiceProvider.loadService();
     private final Map<String, AutoCloseable> clients = new ConcurrentHashMap<>();
     private final Map<Integer, MessageView> received = new ConcurrentHashMap<>();
+    private final Map<Integer, Transaction> transactions = new ConcurrentHashMap<>();
+    private final Map<String, Integer> asked = new ConcurrentHashMap<>(); // times of checks, by message id
     private final AtomicInteger refs = new AtomicInteger();
 
     public static void main(String[] args) throws Exception {
@@ -82,7 +95,12 @@ public final class Driver {
             case "producer" -> clients.put(name, producer(r));
             case "simple" -> clients.put(name, simple(r));
             case "push" -> clients.put(name, push(name, r));
-            case "send" -> answer.addProperty("messageId", send((Producer) clients.get(name), r));
+            case "lite" -> clients.put(name, lite(name, r));
+            case "send" -> send((Producer) clients.get(name), r, answer);
+            case "half" -> half((Producer) clients.get(name), r, answer);
+            case "end" -> end(transactions.get(r.get("tx").getAsInt()), r.get("commit").getAsBoolean());
+            case "recall" -> answer.addProperty("messageId", ((Producer) clients.get(name))
+                .recallMessage(r.get("topic").getAsString(), r.get("handle").getAsString()).getMessageId().toString());
             case "receive" -> answer.add("messages", receive((SimpleConsumer) clients.get(name), r));
             case "ack" -> ((SimpleConsumer) clients.get(name)).ack(received.get(r.get("ref").getAsInt()));
             case "invisible" -> ((SimpleConsumer) clients.get(name)).changeInvisibleDuration(
@@ -93,14 +111,19 @@ public final class Driver {
     }
 
     private static ClientConfiguration configuration(JsonObject r) {
-        return ClientConfiguration.newBuilder().setEndpoints(r.get("endpoint").getAsString())
-            .enableSsl(r.has("tls") && r.get("tls").getAsBoolean()).build();
+        ClientConfigurationBuilder b = ClientConfiguration.newBuilder().setEndpoints(r.get("endpoint").getAsString())
+            .enableSsl(r.has("tls") && r.get("tls").getAsBoolean());
+        if (r.has("accessKey")) {
+            b.setCredentialProvider(new StaticSessionCredentialsProvider(r.get("accessKey").getAsString(), r.get("secretKey").getAsString()));
+        }
+        return b.build();
     }
 
     private static Map<String, FilterExpression> subscriptions(JsonObject r) {
         Map<String, FilterExpression> all = new HashMap<>();
+        FilterExpressionType kind = r.has("sql") && r.get("sql").getAsBoolean() ? FilterExpressionType.SQL92 : FilterExpressionType.TAG;
         for (Map.Entry<String, JsonElement> e : r.getAsJsonObject("topics").entrySet()) {
-            all.put(e.getKey(), new FilterExpression(e.getValue().getAsString()));
+            all.put(e.getKey(), new FilterExpression(e.getValue().getAsString(), kind));
         }
         return all;
     }
@@ -108,8 +131,33 @@ public final class Driver {
     private AutoCloseable producer(JsonObject r) throws Exception {
         List<String> topics = new ArrayList<>();
         r.getAsJsonArray("topics").forEach(t -> topics.add(t.getAsString()));
-        return provider.newProducerBuilder().setClientConfiguration(configuration(r))
-            .setTopics(topics.toArray(new String[0])).setMaxAttempts(r.get("attempts").getAsInt()).build();
+        ProducerBuilder b = provider.newProducerBuilder().setClientConfiguration(configuration(r))
+            .setTopics(topics.toArray(new String[0])).setMaxAttempts(r.get("attempts").getAsInt());
+        if (r.has("checks") && r.get("checks").getAsBoolean()) {
+            b.setTransactionChecker(checker(r));
+        }
+        return b.build();
+    }
+
+    /** Answers the checks of a message as its property says, whoever is asked. */
+    private TransactionChecker checker(JsonObject r) {
+        return m -> {
+            String[] answers = m.getProperties().getOrDefault("checks", "unknown").split(",");
+            int n = asked.merge(m.getMessageId().toString(), 1, Integer::sum);
+            String answer = answers[Math.min(n, answers.length) - 1];
+            JsonObject event = new JsonObject();
+            event.addProperty("event", "check");
+            event.addProperty("client", r.get("client").getAsString());
+            event.addProperty("answer", answer);
+            event.add("message", describe(m));
+            emit(event);
+            return switch (answer) {
+                case "commit" -> TransactionResolution.COMMIT;
+                case "rollback" -> TransactionResolution.ROLLBACK;
+                case "unknown" -> TransactionResolution.UNKNOWN;
+                default -> throw new IllegalStateException("as told");
+            };
+        };
     }
 
     private AutoCloseable simple(JsonObject r) throws Exception {
@@ -119,22 +167,69 @@ public final class Driver {
     }
 
     private AutoCloseable push(String name, JsonObject r) throws Exception {
-        int fail = r.has("fail") ? r.get("fail").getAsInt() : 0;
         return provider.newPushConsumerBuilder().setClientConfiguration(configuration(r))
             .setConsumerGroup(r.get("group").getAsString()).setSubscriptionExpressions(subscriptions(r))
-            .setConsumptionThreadCount(2).setMessageListener(m -> {
-                boolean ok = m.getDeliveryAttempt() > fail;
-                JsonObject event = new JsonObject();
-                event.addProperty("event", "message");
-                event.addProperty("client", name);
-                event.addProperty("ok", ok);
-                event.add("message", describe(m));
-                emit(event);
-                return ok ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE;
-            }).build();
+            .setConsumptionThreadCount(2).setMessageListener(listener(name, r)).build();
     }
 
-    private String send(Producer producer, JsonObject r) throws Exception {
+    private AutoCloseable lite(String name, JsonObject r) throws Exception {
+        LitePushConsumer consumer = provider.newLitePushConsumerBuilder().setClientConfiguration(configuration(r))
+            .setConsumerGroup(r.get("group").getAsString()).bindTopic(r.get("topic").getAsString())
+            .setConsumptionThreadCount(2).setMessageListener(listener(name, r)).build();
+        for (JsonElement topic : r.getAsJsonArray("liteTopics")) {
+            consumer.subscribeLite(topic.getAsString());
+        }
+        return consumer;
+    }
+
+    /** Fails, takes its time and tells as the request says. */
+    private static MessageListener listener(String name, JsonObject r) {
+        int fail = r.has("fail") ? r.get("fail").getAsInt() : 0;
+        long hold = r.has("hold") ? r.get("hold").getAsLong() : 0;
+        Map<String, Integer> seen = new ConcurrentHashMap<>();
+        return m -> {
+            long began = System.currentTimeMillis();
+            try {
+                Thread.sleep(hold);
+            } catch (InterruptedException e) {
+                return ConsumeResult.FAILURE;
+            }
+            boolean ok = seen.merge(m.getMessageId().toString(), 1, Integer::sum) > fail;
+            JsonObject event = new JsonObject();
+            event.addProperty("event", "message");
+            event.addProperty("client", name);
+            event.addProperty("ok", ok);
+            event.addProperty("began", began);
+            event.addProperty("ended", System.currentTimeMillis());
+            event.add("message", describe(m));
+            emit(event);
+            return ok ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE;
+        };
+    }
+
+    private void send(Producer producer, JsonObject r, JsonObject answer) throws Exception {
+        SendReceipt receipt = producer.send(build(r));
+        answer.addProperty("messageId", receipt.getMessageId().toString());
+        answer.addProperty("recallHandle", receipt.getRecallHandle());
+    }
+
+    private void half(Producer producer, JsonObject r, JsonObject answer) throws Exception {
+        Transaction transaction = producer.beginTransaction();
+        answer.addProperty("messageId", producer.send(build(r), transaction).getMessageId().toString());
+        int tx = refs.incrementAndGet();
+        transactions.put(tx, transaction);
+        answer.addProperty("tx", tx);
+    }
+
+    private static void end(Transaction transaction, boolean commit) throws Exception {
+        if (commit) {
+            transaction.commit();
+        } else {
+            transaction.rollback();
+        }
+    }
+
+    private Message build(JsonObject r) {
         MessageBuilder b = provider.newMessageBuilder().setTopic(r.get("topic").getAsString()).setBody(body(r));
         if (r.has("tag")) {
             b.setTag(r.get("tag").getAsString());
@@ -153,7 +248,13 @@ public final class Driver {
         if (r.has("delay")) {
             b.setDeliveryTimestamp(System.currentTimeMillis() + r.get("delay").getAsLong());
         }
-        return producer.send(b.build()).getMessageId().toString();
+        if (r.has("priority")) {
+            b.setPriority(r.get("priority").getAsInt());
+        }
+        if (r.has("liteTopic")) {
+            b.setLiteTopic(r.get("liteTopic").getAsString());
+        }
+        return b.build();
     }
 
     private static byte[] body(JsonObject r) {
@@ -192,6 +293,10 @@ public final class Driver {
         seen.add("keys", GSON.toJsonTree(m.getKeys().stream().sorted().toArray()));
         seen.add("properties", GSON.toJsonTree(m.getProperties()));
         seen.addProperty("attempt", m.getDeliveryAttempt());
+        seen.addProperty("messageGroup", m.getMessageGroup().orElse(""));
+        seen.addProperty("deliveryTimestamp", m.getDeliveryTimestamp().orElse(0L));
+        m.getPriority().ifPresent(p -> seen.addProperty("priority", p));
+        seen.addProperty("liteTopic", m.getLiteTopic().orElse(""));
         if (body.length <= 4096) {
             seen.addProperty("body", Base64.getEncoder().encodeToString(body));
         }

@@ -1,5 +1,6 @@
 """Drives the official RocketMQ 5 client for Python; see ../PROTOCOL.md."""
 import base64
+import collections
 import hashlib
 import importlib.metadata
 import itertools
@@ -10,11 +11,14 @@ import threading
 import time
 
 from rocketmq import (ClientConfiguration, ConsumeResult, Credentials,
-                      FilterExpression, Message, MessageListener, Producer,
-                      PushConsumer, SimpleConsumer)
+                      FilterExpression, LitePushConsumer, Message,
+                      MessageListener, Producer, PushConsumer, SimpleConsumer,
+                      TransactionChecker, TransactionResolution)
+from rocketmq.grpc_protocol import FilterType
 
 clients = {}
 received = {}
+transactions = {}
 refs = itertools.count(1)
 out = threading.Lock()
 
@@ -27,11 +31,12 @@ def emit(value):
 
 
 def configuration(r):
-    return ClientConfiguration(r["endpoint"], Credentials())
+    return ClientConfiguration(r["endpoint"], Credentials(r.get("accessKey", ""), r.get("secretKey", "")))
 
 
 def subscriptions(r):
-    return {topic: FilterExpression(tags) for topic, tags in r["topics"].items()}
+    kind = FilterType.SQL if r.get("sql") else FilterType.TAG
+    return {topic: FilterExpression(expression, kind) for topic, expression in r["topics"].items()}
 
 
 def describe(m):
@@ -41,6 +46,8 @@ def describe(m):
         "sha256": hashlib.sha256(body).hexdigest(), "tag": m.tag or "",
         "keys": sorted(m.keys), "properties": dict(m.properties),
         "attempt": m.delivery_attempt, "corrupted": bool(m.corrupted),
+        "messageGroup": m.message_group or "", "priority": m.priority, "liteTopic": m.lite_topic or "",
+        "deliveryTimestamp": m.delivery_timestamp or 0,
     }
     if len(body) <= 4096:
         seen["body"] = base64.b64encode(body).decode()
@@ -48,13 +55,42 @@ def describe(m):
 
 
 class Listener(MessageListener):
-    def __init__(self, client, fail):
-        self.client, self.fail = client, fail
+    """Fails, takes its time and tells as the request says."""
+
+    def __init__(self, r):
+        self.client, self.fail, self.hold = r["client"], r.get("fail", 0), r.get("hold", 0)
+        self.seen = collections.Counter()
 
     def consume(self, message):
-        ok = message.delivery_attempt > self.fail
-        emit({"event": "message", "client": self.client, "ok": ok, "message": describe(message)})
+        began = time.time_ns() // 1_000_000
+        time.sleep(self.hold / 1000)
+        self.seen[message.message_id] += 1
+        ok = self.seen[message.message_id] > self.fail
+        emit({"event": "message", "client": self.client, "ok": ok, "began": began, "ended": time.time_ns() // 1_000_000,
+              "message": describe(message)})
         return ConsumeResult.SUCCESS if ok else ConsumeResult.FAILURE
+
+
+asked = collections.Counter()
+
+
+class Checker(TransactionChecker):
+    """Answers the checks of a message as its property says, whoever is asked."""
+
+    resolutions = {"commit": TransactionResolution.COMMIT, "rollback": TransactionResolution.ROLLBACK,
+                   "unknown": TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED}
+
+    def __init__(self, client):
+        self.client = client
+
+    def check(self, message):
+        answers = message.properties.get("checks", "unknown").split(",")
+        answer = answers[min(asked[message.message_id], len(answers) - 1)]
+        asked[message.message_id] += 1
+        emit({"event": "check", "client": self.client, "answer": answer, "message": describe(message)})
+        if answer == "none":
+            raise RuntimeError("as told")
+        return self.resolutions[answer]
 
 
 def started(r, client):
@@ -65,7 +101,8 @@ def started(r, client):
 
 def producer(r):
     # This client has no setting for the number of attempts: it takes the server's.
-    return started(r, Producer(configuration(r), r["topics"], tls_enable=r.get("tls", False)))
+    checker = Checker(r["client"]) if r.get("checks") else None
+    return started(r, Producer(configuration(r), r["topics"], checker, tls_enable=r.get("tls", False)))
 
 
 def simple(r):
@@ -74,20 +111,26 @@ def simple(r):
 
 
 def push(r):
-    listener = Listener(r["client"], r.get("fail", 0))
     # This client calls into its event loop from another thread without waking
     # it: now and then its first call waits until something else does, it gives up
     # its start after 10 s, and then fails while it cleans up what was not begun.
     for attempts_left in (2, 1, 0):
         try:
-            return started(r, PushConsumer(configuration(r), r["group"], listener, subscriptions(r),
+            return started(r, PushConsumer(configuration(r), r["group"], Listener(r), subscriptions(r),
                                            consumption_thread_count=2, tls_enable=r.get("tls", False)))
         except AttributeError:
             if not attempts_left:
                 raise
 
 
-def send(r):
+def lite(r):
+    started(r, LitePushConsumer(configuration(r), r["group"], r["topic"], Listener(r), tls_enable=r.get("tls", False)))
+    for topic in r["liteTopics"]:
+        clients[r["client"]].subscribe_lite(topic)
+    return {}
+
+
+def build(r):
     m = Message()
     m.topic = r["topic"]
     m.body = base64.b64decode(r["body"]) if "body" in r else body_of(r["size"])
@@ -99,9 +142,36 @@ def send(r):
         m.add_property(key, value)
     if r.get("messageGroup"):
         m.message_group = r["messageGroup"]
-    if r.get("delay"):
+    if r.get("delay"):  # this client knows whole seconds only
         m.delivery_timestamp = int(time.time()) + r["delay"] // 1000
-    return {"messageId": clients[r["client"]].send(m).message_id}
+    if "priority" in r:
+        m.priority = r["priority"]
+    if r.get("liteTopic"):
+        m.lite_topic = r["liteTopic"]
+    return m
+
+
+def send(r):
+    receipt = clients[r["client"]].send(build(r))
+    return {"messageId": receipt.message_id, "recallHandle": receipt.recall_handle or ""}
+
+
+def half(r):
+    transaction = clients[r["client"]].begin_transaction()
+    receipt = clients[r["client"]].send(build(r), transaction)
+    tx = next(refs)
+    transactions[tx] = transaction
+    return {"messageId": receipt.message_id, "tx": tx}
+
+
+def end(r):
+    transaction = transactions[r["tx"]]
+    transaction.commit() if r["commit"] else transaction.rollback()
+    return {}
+
+
+def recall(r):
+    return {"messageId": clients[r["client"]].recall_message(r["topic"], r["handle"])}
 
 
 def body_of(size):
@@ -133,7 +203,7 @@ def close(r):
     return {}
 
 
-OPERATIONS = {f.__name__: f for f in (producer, simple, push, send, receive, ack, invisible, close)}
+OPERATIONS = {f.__name__: f for f in (producer, simple, push, lite, send, half, end, recall, receive, ack, invisible, close)}
 
 
 def serve(r):

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,35 +9,52 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
 
-// conformanceTopics join the sample's.
-const conformanceTopics = `
-  - {name: near, route: local, max_body: 4032KiB}
-  - {name: small, route: local, max_body: 1KiB}
-`
+// conformanceTopic is a topic for the scenarios.
+type conformanceTopic struct {
+	name string
+	kind string // normal, fifo, ...
+	keys string // its other keys in the topology; empty: it is in the sample
+}
+
+var conformanceTopics = []conformanceTopic{
+	{"orders", "normal", ""},
+	{"transfer", "normal", ""},
+	{"directed", "normal", ""},
+	{"ledger", "normal", ""},
+	{"member", "normal", ""},
+	{"near", "normal", "route: local, max_body: 4032KiB"},
+	{"small", "normal", "route: local, max_body: 1KiB"},
+	{fifoTopic, "fifo", "route: {shard: {property: userId}}"},
+	{delayTopic, "delay", "route: {shard: {property: userId}}"},
+	{transactionTopic, "transaction", "route: {shard: {property: userId}}"},
+	{"checked-node", "transaction", "route: {shard: {property: userId}}"},
+	{"checked-python", "transaction", "route: {shard: {property: userId}}"},
+	{"checked-java", "transaction", "route: {shard: {property: userId}}"},
+}
 
 // conformanceDev runs the sample deployment with topics for the scenarios and
 // consumer groups for each language, scenario and kind of consumer: none sees
 // what is another's.
 func conformanceDev(t *testing.T) *deployment {
 	t.Helper()
-	text := strings.Replace(string(sample.YAML), "\nconsumer_groups:\n", conformanceTopics+"\nconsumer_groups:\n", 1)
-	for _, l := range languages {
-		for _, s := range scenarios {
-			for _, kind := range []string{"push", "simple"} {
-				attempts := s.attempts
-				if attempts == 0 {
-					attempts = 16
-				}
-				text += fmt.Sprintf("  - {name: %s, topics: [orders, transfer, directed, ledger, member, near, small], max_attempts: %d, retry: {steps: [1s]}}\n",
-					groupName(l, s.name, kind), attempts)
-			}
+	var topics string
+	var names []string
+	for _, c := range conformanceTopics {
+		names = append(names, c.name)
+		if c.keys != "" {
+			topics += fmt.Sprintf("  - {name: %s, kind: %s, %s}\n", c.name, c.kind, c.keys)
 		}
+	}
+	text := strings.Replace(string(sample.YAML), "\nconsumer_groups:\n", "\n"+topics+"\nconsumer_groups:\n", 1)
+	for _, g := range conformanceGroups() {
+		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, retry: {steps: [1s]}}\n", g.name, strings.Join(names, ", "), g.attempts)
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "conformance.yaml")
@@ -49,6 +67,27 @@ func conformanceDev(t *testing.T) *deployment {
 	return d
 }
 
+// conformanceGroup is a consumer group of a language, scenario and kind of consumer.
+type conformanceGroup struct {
+	name     string
+	attempts int
+	fifo     bool
+}
+
+func conformanceGroups() []conformanceGroup {
+	var all []conformanceGroup
+	for _, l := range languages {
+		for _, s := range scenarios {
+			for _, name := range s.names() {
+				for _, kind := range []string{"push", "simple"} {
+					all = append(all, conformanceGroup{groupName(l, name, kind), cmp.Or(s.attempts, 16), s.fifo})
+				}
+			}
+		}
+	}
+	return all
+}
+
 func groupName(l language, scenario, kind string) string {
 	return strings.ReplaceAll(l.name+"-"+scenario+"-"+kind, " ", "-")
 }
@@ -56,18 +95,80 @@ func groupName(l language, scenario, kind string) string {
 // scenario is one story that every official client lives through.
 type scenario struct {
 	name     string
-	attempts int // of its consumer groups; 0 means 16
+	attempts int  // of its consumer groups; 0 means 16
+	fifo     bool // its consumer groups consume in order
+	far      bool // lives again with the consumers in a city that is not the producer's
+	waits    bool // mostly waits, so it runs beside the others of its language
+	cities   bool // needs zones and cities: Apache RocketMQ has none
 	run      func(*stage)
 }
+
+// names are the scenario's and, with its consumers in another city, that one's.
+func (s scenario) names() []string {
+	if s.far {
+		return []string{s.name, s.name + farSuffix}
+	}
+	return []string{s.name}
+}
+
+const farSuffix = " far"
 
 // stage is a scenario's view of one client and the deployment.
 type stage struct {
 	*testing.T
 	d        *driver
 	at       func(port int) string // address of a documented client port
+	apache   *comparison           // with what mqrouter does; nil when this is mqrouter
 	scenario string
 	leave    bool // clients are not closed, they end with their driver
 	clients  int  // made until now
+}
+
+// play lives through scenarios with one client: those that wait beside each other,
+// the others one after another.
+func play(t *testing.T, scenes []scenario, stageOf func(t *testing.T, name string) *stage) {
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	free := make(chan struct{}, scenesBeside)
+	for _, s := range scenes {
+		for _, name := range s.names() {
+			one := func() {
+				t.Run(name, func(t *testing.T) { s.run(stageOf(t, name)) })
+			}
+			if !s.waits {
+				one()
+				continue
+			}
+			beside.Go(func() {
+				free <- struct{}{}
+				one()
+				<-free
+			})
+		}
+	}
+}
+
+// scenesBeside bounds the scenarios of a language that wait beside each other: a
+// client has to start within its time on two cores.
+const scenesBeside = 4
+
+// far reports whether the scenario's consumers are in another city.
+func (s *stage) far() bool { return strings.HasSuffix(s.scenario, farSuffix) }
+
+// there is the client port of the zone where the scenario's consumers are.
+func (s *stage) there() int {
+	if s.far() {
+		return rz04
+	}
+	return rz01
+}
+
+// to is the property that routes a message to the scenario's consumers.
+func (s *stage) to() map[string]string {
+	if s.far() {
+		return map[string]string{"userId": "20250065"}
+	}
+	return map[string]string{"userId": "20250005"}
 }
 
 // rz01 and the like are the documented client ports of the sample's zones.
@@ -93,6 +194,31 @@ type message struct {
 	properties map[string]string
 	group      string        // message group
 	delay      time.Duration // from now
+	priority   *int
+	lite       string // lite topic
+}
+
+// fields are the message's in a request to a driver.
+func (m message) fields(client string) map[string]any {
+	fields := map[string]any{"client": client, "topic": m.topic}
+	if m.size > 0 {
+		fields["size"] = m.size
+	} else {
+		fields["body"] = []byte(m.body)
+	}
+	set := func(name string, isSet bool, value any) {
+		if isSet {
+			fields[name] = value
+		}
+	}
+	set("tag", m.tag != "", m.tag)
+	set("keys", m.keys != nil, m.keys)
+	set("properties", m.properties != nil, m.properties)
+	set("messageGroup", m.group != "", m.group)
+	set("delay", m.delay > 0, m.delay.Milliseconds())
+	set("priority", m.priority != nil, m.priority)
+	set("liteTopic", m.lite != "", m.lite)
+	return fields
 }
 
 // must fails the scenario on an error of the client.
@@ -141,29 +267,8 @@ func (s *stage) consumer(kind string, port int, topic, tags string, extra ...map
 }
 
 func (s *stage) trySend(producer string, m message) (string, error) {
-	fields := map[string]any{"client": producer, "topic": m.topic}
-	if m.size > 0 {
-		fields["size"] = m.size
-	} else {
-		fields["body"] = []byte(m.body)
-	}
-	if m.tag != "" {
-		fields["tag"] = m.tag
-	}
-	if m.keys != nil {
-		fields["keys"] = m.keys
-	}
-	if m.properties != nil {
-		fields["properties"] = m.properties
-	}
-	if m.group != "" {
-		fields["messageGroup"] = m.group
-	}
-	if m.delay > 0 {
-		fields["delay"] = m.delay.Milliseconds()
-	}
 	var out struct{ MessageID string }
-	err := s.d.call("send", fields, &out)
+	err := s.d.call("send", m.fields(producer), &out)
 	return out.MessageID, err
 }
 

@@ -149,7 +149,8 @@ type driver struct {
 	next    int                                     // guarded by mu: id of the next request
 	calls   map[int]chan json.RawMessage            // guarded by mu: requests without an answer
 	pushed  map[string][]delivery                   // guarded by mu: what push consumers got, by client
-	changed chan struct{}                           // guarded by mu: closed and renewed when pushed grows
+	checks  map[string][]string                     // guarded by mu: what checkers answered, by message id
+	changed chan struct{}                           // guarded by mu: closed and renewed when pushed or checks grow
 	ready   chan struct{ Language, Version string } // its first line
 }
 
@@ -166,6 +167,11 @@ type seen struct {
 	Properties map[string]string `json:"properties"`
 	Attempt    int               `json:"attempt"`
 	Corrupted  bool              `json:"corrupted"`
+
+	MessageGroup      string `json:"messageGroup"`
+	DeliveryTimestamp int64  `json:"deliveryTimestamp"` // Unix milliseconds; 0: none
+	Priority          *int   `json:"priority"`
+	LiteTopic         string `json:"liteTopic"`
 }
 
 // delivery is what a push consumer got and what it said of it.
@@ -173,6 +179,8 @@ type delivery struct {
 	Client  string `json:"client"`
 	OK      bool   `json:"ok"`
 	Message seen   `json:"message"`
+
+	Began, Ended int64 // Unix milliseconds of the driver's clock
 }
 
 // clientError is what a client threw.
@@ -190,7 +198,7 @@ func startDriver(t *testing.T, l language, env ...string) *driver {
 	program, args := l.start(t)
 	d := &driver{
 		process: &process{name: l.name + " driver", hit: map[string]chan struct{}{}, done: make(chan struct{})}, lang: l,
-		calls: map[int]chan json.RawMessage{}, pushed: map[string][]delivery{}, changed: make(chan struct{}),
+		calls: map[int]chan json.RawMessage{}, pushed: map[string][]delivery{}, checks: map[string][]string{}, changed: make(chan struct{}),
 		ready: make(chan struct{ Language, Version string }, 1),
 	}
 	d.cmd = exec.Command(program, args...)
@@ -257,6 +265,17 @@ func (d *driver) read(stdout io.Reader) {
 				fmt.Fprintf(d.process, "%v: %s\n", err, line)
 			}
 			d.pushed[v.Client] = append(d.pushed[v.Client], v)
+			close(d.changed)
+			d.changed = make(chan struct{})
+		case head.Event == "check":
+			var v struct {
+				Answer  string
+				Message seen
+			}
+			if err := json.Unmarshal(line, &v); err != nil {
+				fmt.Fprintf(d.process, "%v: %s\n", err, line)
+			}
+			d.checks[v.Message.MessageID] = append(d.checks[v.Message.MessageID], v.Answer)
 			close(d.changed)
 			d.changed = make(chan struct{})
 		case d.calls[head.ID] != nil:
@@ -326,4 +345,12 @@ func (d *driver) deliveries(client string) ([]delivery, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]delivery(nil), d.pushed[client]...), d.changed
+}
+
+// checked returns what the checker of a transaction's producer has answered until
+// now, and a channel that closes when there is more.
+func (d *driver) checked(messageID string) ([]string, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]string(nil), d.checks[messageID]...), d.changed
 }
