@@ -17,7 +17,8 @@ type difference struct {
 	scenarios string // a regular expression that matches the name as a whole
 	languages string // likewise; empty: all
 	text      string // a regular expression for what is seen there
-	reason    string // what it is, and why mqrouter differs
+	reason    string // what it is, and what mqrouter does
+	sometimes bool   // does not show in every run
 }
 
 // comparison gathers what scenarios that hold at mqrouter show at Apache.
@@ -115,6 +116,9 @@ func report(t *testing.T, found []finding) {
 	}
 	for _, d := range differences {
 		if seen[d.reason] == nil {
+			if d.sometimes {
+				continue
+			}
 			t.Errorf("declared and not found: %s", d.reason)
 			continue
 		}
@@ -128,7 +132,7 @@ func whole(pattern, text string) bool {
 
 // TestDifferencesFromApacheAreWritten holds the design note to the declared list.
 func TestDifferencesFromApacheAreWritten(t *testing.T) {
-	note := readFile(t, filepath.Join(repoRoot(t), "deploy", "notes", "0009-where-apache-differs.md"))
+	note := readFile(t, filepath.Join(repoRoot(t), "deploy", "notes", "0010-where-apache-differs.md"))
 	for _, d := range differences {
 		if !strings.Contains(note, d.reason) {
 			t.Errorf("the note does not say: %s", d.reason)
@@ -137,4 +141,37 @@ func TestDifferencesFromApacheAreWritten(t *testing.T) {
 }
 
 // differences are all that are known; the design note has them with the same words.
-var differences = []difference{}
+var differences = []difference{
+	{
+		scenarios: "content", text: `keys \[.*sent \[`,
+		reason: "A key with a blank in it comes back as several, since the keys of a message are kept joined by blanks. mqrouter keeps each as it was sent.",
+	},
+	{
+		scenarios: "(fifo )?dead letter", text: "start a simple|failed to fetch topic:%DLQ%",
+		reason: "The dead-letter topic of a group is made with its first letter, and nobody can read it until an operator changes its permission. At mqrouter every declared group has one from the start, consumers can read it, and `mqrouter dlq` lists and replays it.",
+	},
+	{
+		scenarios: "large", text: `small got "\w+" and error <nil>`,
+		reason: "The largest body is one setting of the cluster. At mqrouter a topic can have a lower limit of its own, and the refusal names it.",
+	},
+	{
+		scenarios: ".*", languages: "node", text: "start a .*: node driver: .* did not end within", sometimes: true,
+		reason: "The Node.js client's start hangs now and then when it has several topics: the Settings come before it waits for them. mqrouter sends them again a second later.",
+	},
+	{
+		scenarios: "sql", text: "of 4 messages within",
+		reason: "In an SQL filter a property with a fraction, such as 250.5, is not compared with a number without one: `amount > 100` leaves it out. mqrouter compares numbers.",
+	},
+	{
+		scenarios: "transaction ended twice", text: "(commit|roll back) again: .*cannot found transaction data",
+		reason: "To end a transaction a second time is an internal error (50001), whether the decision is the same or not. mqrouter answers a repetition with success and an opposite one with PRECONDITION_FAILED and the decision that holds.",
+	},
+	{
+		scenarios: ".*", languages: "python", text: `receive: .*"settings" is null`, sometimes: true,
+		reason: "A receive that comes before the client's Settings, or after its stream broke, is an internal error. mqrouter serves it with defaults.",
+	},
+	{
+		scenarios: "fifo retry", languages: "node|python", text: "0 of 6 messages",
+		reason: "The Node.js client reads the group's list of retry steps as no retry and sends a message of a FIFO group to the dead letters at its first failure. mqrouter gives each client a retry policy of the kind that it knows.",
+	},
+}

@@ -34,9 +34,9 @@ var conformanceTopics = []conformanceTopic{
 	{fifoTopic, "fifo", "route: {shard: {property: userId}}"},
 	{delayTopic, "delay", "route: {shard: {property: userId}}"},
 	{transactionTopic, "transaction", "route: {shard: {property: userId}}"},
-	{"checked-node", "transaction", "route: {shard: {property: userId}}"},
-	{"checked-python", "transaction", "route: {shard: {property: userId}}"},
-	{"checked-java", "transaction", "route: {shard: {property: userId}}"},
+	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
+	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
+	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
 }
 
 // conformanceDev runs the sample deployment with topics for the scenarios and

@@ -19,10 +19,10 @@ import (
 
 // scenarios are what every official client goes through, in this order. Times
 // are the client's own; a scenario is judged by what its client saw.
-var scenarios = slices.Concat(servedScenarios, fifoScenarios, delayScenarios, transactionScenarios)
+var scenarios = slices.Concat(servedScenarios, fifoScenarios, delayScenarios)
 
 // servedScenarios are those of the message kinds that mqrouter serves.
-var servedScenarios = slices.Concat(normalScenarios, filterScenarios)
+var servedScenarios = slices.Concat(normalScenarios, filterScenarios, transactionScenarios)
 
 // normalScenarios have messages that are neither ordered nor wait for anything.
 var normalScenarios = []scenario{
