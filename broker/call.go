@@ -16,10 +16,11 @@ type CallKind uint8
 // end, and none is used again.
 const (
 	CallEndTransaction CallKind = iota + 1 // EndTransaction of a half message that the group has
+	CallRecall                             // Recall, by a handle of the group that is asked
 	callKindEnd
 )
 
-var callWords = [...]string{CallEndTransaction: "end transaction"}
+var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -39,6 +40,7 @@ type callHandler func(ctx context.Context, body []byte) ([]byte, error)
 func (b *Broker) callTable() map[CallKind]callHandler {
 	return map[CallKind]callHandler{
 		CallEndTransaction: b.serveDecision,
+		CallRecall:         b.serveRecall,
 	}
 }
 

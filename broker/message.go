@@ -44,6 +44,7 @@ const (
 	LevelStored                    // durable, and at home: its consumers are in this zone
 	LevelOrigin                    // durable at the origin, on its way to another zone or city
 	LevelHalf                      // durable at the origin, where it waits for its producer's decision
+	LevelWaiting                   // durable here, where it waits for its delivery time
 )
 
 // String returns a word for logs and tables.
@@ -57,6 +58,8 @@ func (l Level) String() string {
 		return "origin"
 	case LevelHalf:
 		return "half"
+	case LevelWaiting:
+		return "waiting"
 	}
 	return "none"
 }

@@ -74,7 +74,7 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 		p.op.result(k, b.self, &out[i])
 		if p.op.places[k].waits {
 			out[i].Recall = b.recallHandle(&msgs[i], &p.op.places[k])
-			out[i].Queue, out[i].Offset = 0, -1
+			out[i].Queue, out[i].Offset, out[i].Level = 0, -1, LevelWaiting
 		}
 	}
 	b.release(p)

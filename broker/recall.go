@@ -98,7 +98,7 @@ func (b *Broker) recallHandle(m *Message, p *placement) string {
 // succeeds again as long as the hour in which the message was due is not over.
 //
 // Errors: KindRecallHandle when the handle is none, or is of another topic or zone;
-// KindSettled when the message fell due, or its store is gone; KindUnroutable when
+// KindSettled when the message fell due, or its store is gone; KindUnavailable when
 // its holder cannot be asked; those of the log. After any other error than the first
 // two the message may or may not be recalled.
 func (b *Broker) Recall(ctx context.Context, topic zone.Topic, handle string) (messageID string, err error) {
@@ -242,7 +242,33 @@ func (b *Broker) appendRecall(ctx context.Context, topic zone.Topic, id string, 
 	return o.places[0].ok, nil
 }
 
-// recallElsewhere asks the group that holds the message.
+// recallElsewhere asks the group that holds the message. The body of the call is
+// topic str and handle str, that of the answer the message id.
 func (b *Broker) recallElsewhere(ctx context.Context, topic zone.Topic, handle string, group zone.Group) (string, error) {
-	return "", &Error{Op: "recall", Kind: KindUnroutable, Topic: topic, Text: fmt.Sprintf("group %s holds the message and cannot be asked from here", group)}
+	if !b.inZone(group) {
+		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the handle is of another zone"}
+	}
+	var e encoder
+	e.str(string(topic))
+	e.str(handle)
+	id, err := b.call(ctx, group, CallRecall, e.b)
+	return string(id), err
+}
+
+// serveRecall answers the call of another group.
+func (b *Broker) serveRecall(ctx context.Context, body []byte) ([]byte, error) {
+	d := decoder{b: body}
+	topic, handle := zone.Topic(d.str()), d.str()
+	if !d.ok() {
+		return nil, &Error{Op: "recall", Kind: KindInvalid, Text: "the call is malformed"}
+	}
+	t, err := parseRecallToken(handle)
+	if err == nil && t.group != b.self {
+		err = &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the handle is of another group"}
+	}
+	if err != nil {
+		return nil, err
+	}
+	id, err := b.recallHere(ctx, topic, handle, t)
+	return []byte(id), err
 }

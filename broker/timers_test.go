@@ -97,7 +97,7 @@ func TestDelayedMessagesArriveInTime(t *testing.T) {
 		for i, d := range delays {
 			m := s.later("orders", fmt.Sprint(i), d, "k", "v")
 			m.Tag, m.Keys = "t", []string{"a"}
-			if r := s.publish(m)[0]; r.Recall == "" || r.Offset != -1 {
+			if r := s.publish(m)[0]; r.Recall == "" || r.Offset != -1 || r.Level != LevelWaiting {
 				t.Fatalf("result %+v, want a recall handle and no offset", r)
 			}
 			ids = append(ids, m.ID)
@@ -185,8 +185,8 @@ func TestDeliveryTimesAreJudged(t *testing.T) {
 // handle names where it waits.
 func TestDelayedMessagesAreNotBuffered(t *testing.T) {
 	s := open(t, disk.NewMem(), "rz02-a-1", delayed(t, "    kind: delay\n", "    kind: delay\n    durability: buffered\n"), testLimits())
-	if r := s.publish(s.later("orders", "a", time.Hour))[0]; r.Level != LevelStored || r.Recall == "" {
-		t.Fatalf("result %+v, want stored with a handle", r)
+	if r := s.publish(s.later("orders", "a", time.Hour))[0]; r.Level != LevelWaiting || r.Recall == "" {
+		t.Fatalf("result %+v, want waiting, with a handle", r)
 	}
 	if r := s.publish(s.message("orders", "b"))[0]; r.Level != LevelAccepted {
 		t.Fatalf("result %+v, want accepted", r)
@@ -228,7 +228,7 @@ func TestRecallTakesAMessageBackOnce(t *testing.T) {
 		flip := []byte(out[2].Recall)
 		flip[20] ^= 1
 		for _, h := range []string{"", "x", strings.Repeat("A", 5000), string(flip), out[2].Recall + "A", out[2].Recall[:40]} {
-			if k := s.recall("orders", h); k != KindRecallHandle && k != KindUnroutable && k != KindInvalid {
+			if k := s.recall("orders", h); k != KindRecallHandle {
 				t.Errorf("handle %.50q: %s", h, k)
 			}
 		}
@@ -283,7 +283,7 @@ func TestDelayedMessageTravelsWhenItIsDue(t *testing.T) {
 		defer w.close()
 		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
 		m := from.later("transfer", "m", time.Hour, "userId", "50")
-		if r := from.publish(m)[0]; r.Level != LevelOrigin || r.Destination.Group.Name != "rz03-a" {
+		if r := from.publish(m)[0]; r.Level != LevelWaiting || r.Destination.Group.Name != "rz03-a" {
 			t.Fatalf("result %+v", r)
 		}
 		time.Sleep(time.Hour - time.Second)
@@ -305,5 +305,38 @@ func TestDelayedMessageTravelsWhenItIsDue(t *testing.T) {
 		if err != nil || len(found) != 2 || found[0].Waits || found[0].DeliverAt.IsZero() || found[1].Flow.Target != "rz03-a" {
 			t.Errorf("found %+v, %v", found, err)
 		}
+	})
+}
+
+// A recall reaches the group that holds the message, whichever broker of the zone is
+// asked.
+func TestRecallAtAnotherBrokerOfTheZone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topo := delayed(t)
+		a, b := open(t, disk.NewMem(), "rz01-a-1", topo, testLimits()), open(t, disk.NewMem(), "rz01-b-1", topo, testLimits())
+		defer a.Close()
+		defer b.Close()
+		out := a.publish(a.later("orders", "x", time.Minute), a.later("orders", "y", time.Minute))
+		if k := b.recall("orders", out[0].Recall); k != KindUnavailable {
+			t.Fatalf("nobody can be asked: %s, want %s", k, KindUnavailable)
+		}
+		b.SetCaller(zoneOf{"rz01-a": a.Broker})
+		if id, err := b.Recall(t.Context(), "orders", out[0].Recall); err != nil || id != "x" {
+			t.Fatalf("recall: %q, %v", id, err)
+		}
+		if k := b.recall("transfer", out[1].Recall); k != KindRecallHandle {
+			t.Errorf("of another topic: %s", k)
+		}
+		other := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
+		defer other.Close()
+		if k := other.recall("orders", out[1].Recall); k != KindRecallHandle {
+			t.Errorf("of another zone: %s", k)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if k := b.recall("orders", out[1].Recall); k != KindSettled {
+			t.Errorf("too late: %s, want %s", k, KindSettled)
+		}
+		a.wantArrived("orders", "y")
 	})
 }

@@ -30,6 +30,9 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindDecided:      pb.Code_PRECONDITION_FAILED,
 	broker.KindUnavailable:  pb.Code_TOO_MANY_REQUESTS,
 	broker.KindOffset:       pb.Code_ILLEGAL_OFFSET,
+	broker.KindDeliveryTime: pb.Code_ILLEGAL_DELIVERY_TIME,
+	broker.KindRecallHandle: pb.Code_BAD_REQUEST,
+	broker.KindSettled:      pb.Code_NOT_FOUND,
 	broker.KindNoOffset:     pb.Code_OFFSET_NOT_FOUND,
 }
 
@@ -62,7 +65,7 @@ func statusOf(err error) *pb.Status {
 // it is still there.
 func settleStatus(err error) *pb.Status {
 	switch broker.KindOf(err) {
-	case broker.KindTopicUnknown, broker.KindGroupUnknown, broker.KindInvalid, broker.KindUnsupported:
+	case broker.KindTopicUnknown, broker.KindGroupUnknown, broker.KindInvalid, broker.KindUnsupported, broker.KindRecallHandle:
 		return refuse(pb.Code_INVALID_RECEIPT_HANDLE, err.Error())
 	}
 	return statusOf(err)

@@ -44,8 +44,8 @@
 //
 // # What is refused
 //
-// FIFO, DELAY, PRIORITY and LITE messages, FIFO groups and topics,
-// SQL filters over properties of the system other than TAGS, RecallMessage, SyncLiteSubscription (UNSUPPORTED).
+// FIFO, PRIORITY and LITE messages, FIFO groups and topics,
+// SQL filters over properties of the system other than TAGS, SyncLiteSubscription (UNSUPPORTED).
 //
 // # Goroutines
 //

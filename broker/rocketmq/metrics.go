@@ -46,10 +46,11 @@ const (
 	opPull    = "pull"
 	opSeek    = "seek"
 	opEnd     = "end_transaction"
+	opRecall  = "recall"
 )
 
 // operationTypes are the conventions' types of the operations.
-var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle", opPull: "receive", opSeek: "settle", opEnd: "settle"}
+var operationTypes = map[string]string{opSend: "send", opReceive: "receive", opAck: "settle", opNack: "settle", opDead: "settle", opPull: "receive", opSeek: "settle", opEnd: "settle", opRecall: "settle"}
 
 // instruments are the front end's metrics. Attribute sets are made once for each
 // combination, since the send path runs for every message; combinations are

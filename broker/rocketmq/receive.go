@@ -231,6 +231,9 @@ func (s *Server) message(resource *pb.Resource, d *broker.Delivery) *pb.Message 
 		sp.Keys = append(sp.Keys, string(k))
 		return true
 	})
+	if at := v.DeliverAt(); !at.IsZero() {
+		sp.DeliveryTimestamp = timestamppb.New(at)
+	}
 	sp.Tag = optional(v.Tag())
 	sp.MessageGroup = optional(v.MessageGroup())
 	sp.TraceContext = optional(v.TraceContext())

@@ -11,11 +11,6 @@ func unsupported(what string) *pb.Status {
 	return refuse(pb.Code_UNSUPPORTED, what+" are not supported")
 }
 
-// RecallMessage is refused: there are no delayed messages.
-func (s *Server) RecallMessage(context.Context, *pb.RecallMessageRequest) (*pb.RecallMessageResponse, error) {
-	return &pb.RecallMessageResponse{Status: unsupported("delayed messages")}, nil
-}
-
 // SyncLiteSubscription is refused.
 func (s *Server) SyncLiteSubscription(context.Context, *pb.SyncLiteSubscriptionRequest) (*pb.SyncLiteSubscriptionResponse, error) {
 	return &pb.SyncLiteSubscriptionResponse{Status: unsupported("lite topics")}, nil

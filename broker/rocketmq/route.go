@@ -214,7 +214,7 @@ func consumable(t *zone.Topology, z *zone.ZoneInfo, sub subject, group zone.Cons
 		return refuse(pb.Code_CONSUMER_GROUP_NOT_FOUND, "the topology does not declare the consumer group "+string(group))
 	case !sub.readable:
 		return refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" does not land in the zone "+string(z.Name)+" and cannot be received here")
-	case sub.info != nil && sub.info.Kind != zone.KindNormal && sub.info.Kind != zone.KindTransaction:
+	case sub.info != nil && sub.info.Kind != zone.KindNormal && sub.info.Kind != zone.KindTransaction && sub.info.Kind != zone.KindDelay:
 		return refuse(pb.Code_UNSUPPORTED, "topics of kind "+sub.info.Kind.String()+" are not supported")
 	case info == nil:
 		return nil

@@ -43,7 +43,8 @@ func (b *sending) release() {
 // The status text of a stored message's entry says
 // how far it got: "level=stored zone=Z" (durable where its consumers are),
 // "level=origin zone=Z" or "level=origin channel=C" (durable here, on its way),
-// "level=half ..." (durable here, and nowhere else before it is committed), or
+// "level=half ..." (durable here, and nowhere else before it is committed),
+// "level=waiting ..." (durable here, where it waits for its delivery time), or
 // "level=accepted ..." (written, not yet durable, as the topic asks).
 func (s *Server) SendMessage(ctx context.Context, req *pb.SendMessageRequest) (*pb.SendMessageResponse, error) {
 	start := time.Now()
@@ -128,7 +129,7 @@ func (s *Server) publish(ctx context.Context, info *zone.TopicInfo, msgs []*pb.M
 	stored, last := 0, -1 // last is the last entry that says OK
 	for i := range entries {
 		r, e := &b.results[i], &slab[i]
-		e.MessageId, e.TransactionId = b.msgs[i].ID, r.TransactionID
+		e.MessageId, e.TransactionId, e.RecallHandle = b.msgs[i].ID, r.TransactionID, r.Recall
 		switch {
 		case r.Err != nil:
 			e.Status = statusOf(r.Err)
@@ -188,7 +189,8 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	if sp == nil {
 		sp = noProperties
 	}
-	if st := checkKind(info, sp); st != nil {
+	st := checkKind(info, sp)
+	if st != nil {
 		return st
 	}
 	if st := checkBody(info, m); st != nil {
@@ -217,6 +219,9 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	if d := sp.GetOrphanedTransactionRecoveryDuration(); info.Kind == zone.KindTransaction && d.CheckValid() == nil {
 		out.Recovery = max(d.AsDuration(), 0)
 	}
+	if out.DeliverAt, st = deliveryTime(info, sp); st != nil {
+		return st
+	}
 	out.Properties = m.GetUserProperties()
 	out.Body = m.GetBody()
 	out.Encoding = record.Encoding(sp.GetBodyEncoding())
@@ -237,21 +242,21 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 	}
 	kind := sp.GetMessageType()
 	switch kind {
-	case pb.MessageType_NORMAL, pb.MessageType_TRANSACTION, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
-	case pb.MessageType_FIFO, pb.MessageType_DELAY, pb.MessageType_PRIORITY, pb.MessageType_LITE:
+	case pb.MessageType_NORMAL, pb.MessageType_DELAY, pb.MessageType_TRANSACTION, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
+	case pb.MessageType_FIFO, pb.MessageType_PRIORITY, pb.MessageType_LITE:
 		return unsupported("messages of type " + kind.String())
 	default:
 		return refuse(pb.Code_BAD_REQUEST, "the message type "+kind.String()+" is not known")
 	}
 	conflict := ""
 	switch {
-	case info.Kind != zone.KindNormal && info.Kind != zone.KindTransaction:
+	case info.Kind != zone.KindNormal && info.Kind != zone.KindDelay && info.Kind != zone.KindTransaction:
 		return unsupported("topics of kind " + info.Kind.String())
-	case (kind == pb.MessageType_TRANSACTION) != (info.Kind == zone.KindTransaction):
+	case (kind == pb.MessageType_DELAY) != (info.Kind == zone.KindDelay), (kind == pb.MessageType_TRANSACTION) != (info.Kind == zone.KindTransaction):
 		return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, fmt.Sprintf("the topic %s takes messages of type %s", info.Name, messageType(info.Kind)))
 	case sp.MessageGroup != nil:
 		conflict = "message group"
-	case sp.DeliveryTimestamp != nil:
+	case sp.DeliveryTimestamp != nil && info.Kind != zone.KindDelay:
 		conflict = "delivery timestamp"
 	case sp.Priority != nil:
 		conflict = "priority"

@@ -132,7 +132,7 @@ func TestSendLimits(t *testing.T) {
 		{"type missing", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 0 }), pb.Code_OK, ""},
 		{"type unknown", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 99 }), pb.Code_BAD_REQUEST, "99"},
 		{"FIFO", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_FIFO; p.MessageGroup = str("u1") }), pb.Code_UNSUPPORTED, "FIFO"},
-		{"DELAY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_DELAY }), pb.Code_UNSUPPORTED, "DELAY"},
+		{"DELAY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_DELAY }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
 		{"TRANSACTION", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_TRANSACTION }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
 		{"PRIORITY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_PRIORITY }), pb.Code_UNSUPPORTED, "PRIORITY"},
 		{"LITE", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_LITE }), pb.Code_UNSUPPORTED, "LITE"},

@@ -32,6 +32,9 @@ type Store interface {
 	// EndTransaction decides the half message with the transaction id. At nil the
 	// decision is durable; the same one again is nil, too.
 	EndTransaction(ctx context.Context, t zone.Topic, id string, r broker.Resolution) error
+	// Recall takes a delayed message back before it is due and returns its id. At
+	// nil that is durable. The message may wait at any broker of the zone.
+	Recall(ctx context.Context, t zone.Topic, handle string) (string, error)
 	// Topology returns the topology in force. It does not block.
 	Topology() *zone.Topology
 }

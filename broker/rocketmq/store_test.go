@@ -45,6 +45,11 @@ func newMemStore(topo *zone.Topology) *memStore {
 
 func (s *memStore) Topology() *zone.Topology { return s.topo }
 
+// Recall implements Store: nothing waits here.
+func (s *memStore) Recall(_ context.Context, t zone.Topic, _ string) (string, error) {
+	return "", &broker.Error{Op: "recall", Kind: broker.KindSettled, Topic: t}
+}
+
 func (s *memStore) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})

@@ -37,7 +37,8 @@ type Received struct {
 	Attempt      int32 // from 1
 	Born         time.Time
 	Stored       time.Time
-	Broker       string // name of the broker that delivered it
+	DeliverAt    time.Time // of a delayed message; else zero
+	Broker       string    // name of the broker that delivered it
 	// DeadTopic and DeadID name the original of a dead letter; empty otherwise.
 	DeadTopic, DeadID string
 
@@ -183,7 +184,12 @@ func collect(q queue, stream receiver) ([]*Received, error) {
 
 func decode(m *pb.Message, q queue) *Received {
 	sp := m.GetSystemProperties()
+	var deliverAt time.Time
+	if t := sp.GetDeliveryTimestamp(); t != nil {
+		deliverAt = t.AsTime()
+	}
 	return &Received{
+		DeliverAt:    deliverAt,
 		Topic:        m.GetTopic().GetName(),
 		MessageID:    sp.GetMessageId(),
 		Body:         m.GetBody(),

@@ -25,7 +25,9 @@ type Message struct {
 	// ID is the message id; empty makes a new one. Give the id of an earlier
 	// attempt to send the same message again.
 	ID string
-	// Type is the message type; the zero value means NORMAL.
+	// DeliverAt is when to deliver a message of type DELAY; it goes with it.
+	DeliverAt time.Time
+	// Type is the message type; the zero value means NORMAL, or DELAY with DeliverAt.
 	Type pb.MessageType
 	// Encoding says how Body is compressed; the zero value means IDENTITY.
 	Encoding pb.Encoding
@@ -38,6 +40,7 @@ type SendResult struct {
 	MessageID string
 	Offset    int64  // offset in its queue, or what the server gives in its place
 	Text      string // the server's words on how far the message got; may be empty
+	Recall    string // by which a delayed message is taken back; else empty
 	// Err is nil when the message is stored as its topic promises, else a *StatusError.
 	Err error
 }
@@ -177,7 +180,7 @@ func results(addr string, ms []*Message, req *pb.SendMessageRequest, resp *pb.Se
 		return nil, outer
 	}
 	for i, e := range entries {
-		res := SendResult{MessageID: e.GetMessageId(), Offset: e.GetOffset(), Text: e.GetStatus().GetMessage()}
+		res := SendResult{MessageID: e.GetMessageId(), Offset: e.GetOffset(), Text: e.GetStatus().GetMessage(), Recall: e.GetRecallHandle()}
 		res.Err = check("SendMessage", addr, e.GetStatus())
 		var protocol *OpError
 		if errors.As(res.Err, &protocol) {
@@ -209,6 +212,12 @@ func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Ti
 	}
 	if sp.MessageType = m.Type; sp.MessageType == pb.MessageType_MESSAGE_TYPE_UNSPECIFIED {
 		sp.MessageType = pb.MessageType_NORMAL
+		if !m.DeliverAt.IsZero() {
+			sp.MessageType = pb.MessageType_DELAY
+		}
+	}
+	if !m.DeliverAt.IsZero() {
+		sp.DeliveryTimestamp = timestamppb.New(m.DeliverAt)
 	}
 	if sp.MessageId == "" {
 		sp.MessageId = p.ids.Next()
@@ -229,4 +238,24 @@ func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Ti
 		sp.TraceContext = &s.trace
 	}
 	s.message.Topic, s.message.UserProperties, s.message.SystemProperties, s.message.Body = r.topic, m.Properties, sp, m.Body
+}
+
+// Recall takes a delayed message back before it is due, and returns its id. It asks
+// the broker of the topic's first route; any of the zone may be asked.
+func (p *Producer) Recall(ctx context.Context, topic, handle string) (string, error) {
+	r, err := p.core.route(ctx, topic)
+	if err != nil {
+		return "", err
+	}
+	q, err := r.pick(r.writable)
+	if err != nil {
+		return "", fmt.Errorf("topic %s: %w", topic, err)
+	}
+	ctx, cancel := p.core.outgoing(ctx, p.core.cfg.RequestTimeout)
+	defer cancel()
+	resp, err := q.ep.stub().RecallMessage(ctx, &pb.RecallMessageRequest{Topic: r.topic, RecallHandle: handle})
+	if err != nil {
+		return "", &OpError{Op: "RecallMessage", Endpoint: q.ep.addr, Err: err}
+	}
+	return resp.GetMessageId(), check("RecallMessage", q.ep.addr, resp.GetStatus())
 }
