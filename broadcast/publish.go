@@ -15,12 +15,14 @@ import (
 
 // PublisherOptions say where changes are published.
 type PublisherOptions struct {
-	Endpoint string        // broker of the own zone, host:port; required
-	Topic    string        // topic with a broadcast route; required
-	TLS      *tls.Config   // nil: plaintext
-	Timeout  time.Duration // of one attempt; 0 = 3 s
-	Attempts int           // attempts of one change; 0 = 3. The version fence makes repeats harmless.
-	Logger   *slog.Logger  // nil: none
+	Endpoint string      // broker of the own zone, host:port; required
+	Topic    string      // topic with a broadcast route; required
+	TLS      *tls.Config // nil: plaintext
+	// AccessKey and SecretKey sign what is sent; both empty: nothing is signed.
+	AccessKey, SecretKey string
+	Timeout              time.Duration // of one attempt; 0 = 3 s
+	Attempts             int           // attempts of one change; 0 = 3. The version fence makes repeats harmless.
+	Logger               *slog.Logger  // nil: none
 }
 
 // Publisher publishes changes with the RocketMQ 5 protocol. It is safe for
@@ -53,7 +55,7 @@ func NewPublisher(ctx context.Context, o PublisherOptions) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: o.Endpoint, TLS: o.TLS, RequestTimeout: o.Timeout, Logger: o.Logger}, o.Topic)
+	p, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: o.Endpoint, TLS: o.TLS, AccessKey: o.AccessKey, SecretKey: o.SecretKey, RequestTimeout: o.Timeout, Logger: o.Logger}, o.Topic)
 	if err != nil {
 		return nil, fmt.Errorf("broadcast: publisher of %s at %s: %w", o.Topic, o.Endpoint, err)
 	}

@@ -18,7 +18,7 @@ import (
 // the loop that keeps them fresh.
 type core struct {
 	cfg      Config
-	md       metadata.MD // read-only; sent with every request
+	signer   *signer // of every request
 	settings *pb.Settings
 	group    *pb.Resource // nil for producers
 
@@ -61,13 +61,12 @@ func newCore(cfg Config, settings *pb.Settings, group *pb.Resource) (*core, erro
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &core{
 		cfg: cfg, settings: settings, group: group, ctx: ctx, cancel: cancel,
-		md: metadata.Pairs(
+		signer: &signer{key: cfg.AccessKey, secret: cfg.SecretKey, now: time.Now, fixed: []string{
 			"x-mq-client-id", cfg.ClientID,
 			"x-mq-language", "GO",
 			"x-mq-client-version", "mqrouter",
 			"x-mq-protocol", "v2",
-			"x-mq-date-time", time.Now().UTC().Format("20060102T150405Z"),
-		),
+		}},
 		loading:   make(chan struct{}, 1),
 		endpoints: map[string]*endpoint{},
 	}
@@ -78,7 +77,7 @@ func newCore(cfg Config, settings *pb.Settings, group *pb.Resource) (*core, erro
 
 // outgoing adds the client's metadata and the request timeout.
 func (c *core) outgoing(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(metadata.NewOutgoingContext(ctx, c.md), timeout)
+	return context.WithTimeout(metadata.NewOutgoingContext(ctx, c.signer.md()), timeout)
 }
 
 // route returns the topic's route, asking for it the first time. It blocks until

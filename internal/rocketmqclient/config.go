@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -49,6 +50,9 @@ type Config struct {
 	// ClientID identifies this instance; empty means host@pid@random. Two live
 	// clients must not share one.
 	ClientID string
+	// AccessKey and SecretKey sign every request; both empty means an anonymous
+	// client.
+	AccessKey, SecretKey string
 	// Logger gets what happens in the background; nil discards it.
 	Logger *slog.Logger
 	// Rand is the source of message ids and client ids; nil means crypto/rand.
@@ -63,6 +67,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Connections < 0 || c.Connections > maxConnections {
 		errs = append(errs, fmt.Errorf("%w: connections must be 0 to %d", ErrBound, maxConnections))
+	}
+	if (c.AccessKey == "") != (c.SecretKey == "") || strings.ContainsAny(c.AccessKey, "/,= \t\r\n") {
+		errs = append(errs, fmt.Errorf("%w: an access key without / , = and blanks, and its secret key, go together", ErrBound))
 	}
 	if c.RequestTimeout < 0 {
 		errs = append(errs, fmt.Errorf("%w: request timeout must not be negative", ErrBound))

@@ -198,7 +198,7 @@ func refusalOf(err error) error {
 // telemetry runs one stream: it sends Settings and reads until the stream ends.
 // The server's commands besides Settings concern things this client does not have.
 func (c *core) telemetry(ctx context.Context, ep *endpoint) error {
-	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, c.md))
+	ctx, cancel := context.WithCancel(metadata.NewOutgoingContext(ctx, c.signer.md()))
 	defer cancel()
 	stream, err := ep.stubs[0].Telemetry(ctx)
 	if err != nil {
