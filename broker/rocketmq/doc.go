@@ -24,6 +24,23 @@
 // whose context the record carries, and each of its deliveries a receive span,
 // whose context the consumer gets (trace.go; package tracing has the whole).
 //
+// # Access
+//
+// With an AccessSource every call is judged before its handler: who it is, by the
+// signature over its date header (credential.go), and whether that user may do it
+// (access_needs.go lists what each request needs; one that is not listed is
+// refused). A send is refused before its body is read. Streams are judged with each
+// request that they bring, and again when the source changes: then a poll or a
+// Telemetry stream that is allowed no more ends with the reason (access_stream.go).
+// UNAUTHORIZED is for who is not known, FORBIDDEN for a missing permission; calls
+// with a receipt handle are told INVALID_RECEIPT_HANDLE for the latter. Telemetry
+// ends with gRPC UNAUTHENTICATED or PERMISSION_DENIED and the code's name in the text.
+// A client id belongs to its user: the Store sees "access key|client id".
+//
+// An access key that there is not costs what a wrong signature does; who fails on
+// and on is answered late, by address, and shuts out nobody with good credentials
+// (access.go has the bounds).
+//
 // # Filters
 //
 // A consumer selects by tags or by an SQL92 expression (package filter has the
@@ -51,9 +68,9 @@
 //
 // gRPC runs one goroutine for each call. Besides these, Run owns the accept loop,
 // one goroutine for each connection whose first bytes are awaited or whose TLS
-// handshake runs (bounded, one deadline), the expiry of clients, and one reader for
-// each Telemetry stream; it joins them all. The handler of a Telemetry stream is
-// the stream's only writer.
+// handshake runs (bounded, one deadline), the expiry of clients, one that follows
+// the AccessSource, and one reader for each Telemetry stream; it joins them all.
+// The handler of a Telemetry stream is the stream's only writer.
 //
 // # Order
 //

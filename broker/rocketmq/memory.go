@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"container/list"
 	"context"
+	"errors"
 	"fmt"
 	"math/bits"
 	"runtime"
@@ -221,11 +222,20 @@ func (m *memory) noRoom() *pb.Status {
 // unary call over only once it was read.
 func withSend(desc grpc.ServiceDesc, s *Server) *grpc.ServiceDesc {
 	desc.Methods = slices.DeleteFunc(slices.Clone(desc.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == sendName })
-	desc.Streams = append(slices.Clone(desc.Streams), grpc.StreamDesc{StreamName: sendName, Handler: s.serveSend})
+	desc.Streams = append(slices.Clone(desc.Streams), grpc.StreamDesc{StreamName: sendName, Handler: s.judgeSend})
 	return &desc
 }
 
 const sendName = "SendMessage"
+
+// judgeSend puts access control before serveSend: gRPC passes no interceptor for a
+// stream that is said to be none in either direction.
+func (s *Server) judgeSend(srv any, stream grpc.ServerStream) error {
+	if s.guard == nil {
+		return s.serveSend(srv, stream)
+	}
+	return s.stream(srv, stream, &grpc.StreamServerInfo{FullMethod: pb.MessagingService_SendMessage_FullMethodName}, s.serveSend)
+}
 
 // serveSend reads and answers a SendMessage.
 func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
@@ -244,6 +254,9 @@ func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
 	req := new(pb.SendMessageRequest)
 	err := stream.RecvMsg(req)
 	s.memory.whole(r)
+	if call, ok := stream.(*guarded); ok && errors.Is(err, errDenied) {
+		return call.answerSend()
+	}
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ const (
 	metricSettled   = "messaging.server.settled.messages"    // counter, {message}
 	metricBytes     = "messaging.server.message.body.size"   // counter of published body bytes, By
 	metricRefused   = "messaging.server.refused.connections" // counter, {connection}
+	metricDenied    = "messaging.server.denied.requests"     // counter, {request}
 	metricClients   = "messaging.server.clients"             // gauge, {client}
 	metricPolls     = "messaging.server.polls"               // up-down counter, {request}
 

@@ -29,6 +29,9 @@ type Options struct {
 	// PlaintextOff refuses connections without TLS.
 	PlaintextOff bool
 
+	// Access judges every call; nil lets everybody do everything.
+	Access AccessSource
+
 	Grace          time.Duration // how long Run lets calls end after its context did; 0 means 10 s
 	MinInvisible   time.Duration // shortest invisible time of a simple consumer's receive; 0 means 10 s, the protocol's
 	MaxPoll        time.Duration // longest wait of one receive; 0 means 20 s

@@ -37,6 +37,7 @@ type Server struct {
 	opts    Options
 	store   Store
 	clients *registry
+	guard   *guard // nil = off
 	filters *filters
 	metrics *instruments
 	tracer  *tracing.Tracer // nil = off
@@ -73,7 +74,10 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	s.stopping, s.stop = context.WithCancel(context.Background())
-	s.grpc = grpc.NewServer(
+	if s.guard, err = newGuard(&o, s.stopping.Done()); err != nil {
+		return nil, err
+	}
+	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(pb.Codec),
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.InTapHandle(s.memory.begin),
@@ -82,10 +86,14 @@ func New(o Options) (*Server, error) {
 		// C++ pings every 60 s and Java every 300 s, without calls too.
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
-		grpc.MaxHeaderListSize(64<<10),
+		grpc.MaxHeaderListSize(64 << 10),
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.WaitForHandlers(true),
-	)
+	}
+	if s.guard != nil {
+		options = append(options, grpc.UnaryInterceptor(s.guard.unary), grpc.StreamInterceptor(s.stream))
+	}
+	s.grpc = grpc.NewServer(options...)
 	s.grpc.RegisterService(withSend(pb.MessagingService_ServiceDesc, s), s)
 	return s, nil
 }
@@ -107,6 +115,9 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 	served := make(chan error, 1)
 	wg.Go(func() { served <- s.grpc.Serve(sniff) })
 	wg.Go(s.expireLoop)
+	if s.guard != nil {
+		wg.Go(func() { s.guard.follow(s.stopping) })
+	}
 	var err error
 	select {
 	case <-ctx.Done():

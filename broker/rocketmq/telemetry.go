@@ -74,6 +74,8 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			return err
 		case <-sess.end:
 			return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
+		case <-stream.Context().Done():
+			return stream.Context().Err()
 		case <-s.stopping.Done():
 			return nil
 		}

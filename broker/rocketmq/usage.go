@@ -12,6 +12,9 @@ func (s *Server) Usage() []bounds.Usage {
 		clients, s.memory.Usage(),
 		{Name: "client.polls", Unit: "request", Depth: int64(len(s.polls)), Limit: int64(cap(s.polls)), Full: s.refused.Load()},
 	}
+	if g := s.guard; g != nil {
+		all = append(all, bounds.Usage{Name: "client.held", Unit: "request", Depth: g.held.Load(), Limit: maxHolds, Full: g.unheld.Load()})
+	}
 	if l := s.sniff.Load(); l != nil {
 		l.mu.Lock()
 		all = append(all,

@@ -1,0 +1,296 @@
+package rocketmq
+
+import (
+	"context"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"go.opentelemetry.io/otel/metric"
+	"golang.org/x/time/rate"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/mqrouter/mqrouter/internal/loglimit"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/policy"
+)
+
+// AccessSource says who may do what. It is safe for concurrent use.
+type AccessSource interface {
+	// Watch returns what is in force, and a channel that is closed when something
+	// else is. It does not block.
+	Watch() (*policy.Access, <-chan struct{})
+}
+
+// Bounds of what is remembered of peers.
+const (
+	maxProven  = 1 << 14 // connections that have shown a good credential, the latest
+	maxSuspect = 1 << 13 // addresses with failures, the latest
+)
+
+// Failures of one address: a burst of failBurst, then one each failEvery. The answer
+// to what is beyond is held for a while, so that a client that repeats at once, as
+// all do, and one that guesses, wait. Good credentials are not touched: nobody shuts
+// out another by failing from the same address, unless maxHeld answers are being
+// held for it; then its connections that have shown nothing good are refused without
+// a look at what they show.
+const (
+	failEvery = 3 * time.Second
+	failBurst = 20
+	failHold  = time.Second
+	maxHeld   = 256  // of one address
+	maxHolds  = 4096 // of all; beyond, failures are answered at once
+)
+
+// guard stands before every call: who is it, and may it do that? A nil guard lets
+// everything through.
+type guard struct {
+	source AccessSource
+	log    *slog.Logger
+	denied metric.Int64Counter
+
+	proven   *lru.Cache[string, *proven]      // by the connection's remote address
+	suspects *lru.Cache[netip.Addr, *suspect] // by address, of an IPv6 one the /64
+	held     atomic.Int64                     // answers to failures that are being held
+	unheld   atomic.Uint64                    // failures that were not held for want of room
+	hold     time.Duration
+	stopping <-chan struct{}
+
+	strangers, forbidden loglimit.Limit // lines about either
+
+	mu    sync.Mutex
+	calls map[*guarded]struct{} // guarded by mu: streams that can outlive what is in force
+}
+
+// suspect is an address from which something failed.
+type suspect struct {
+	fails *rate.Limiter
+	held  atomic.Int64
+}
+
+// proven is a credential that was found good on a connection. Clients sign the
+// second, so many calls show the same one.
+type proven struct {
+	signed signed
+	access *policy.Access
+	user   *policy.User
+}
+
+func newGuard(o *Options, stopping <-chan struct{}) (*guard, error) {
+	if o.Access == nil {
+		return nil, nil
+	}
+	g := &guard{source: o.Access, log: o.Logger, calls: map[*guarded]struct{}{}, hold: failHold, stopping: stopping,
+		strangers: loglimit.Limit{Lines: deniedLines, Window: time.Minute}, forbidden: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+	var err error
+	if g.proven, err = lru.New[string, *proven](maxProven); err != nil {
+		return nil, fmt.Errorf("rocketmq: access: %w", err)
+	}
+	if g.suspects, err = lru.New[netip.Addr, *suspect](maxSuspect); err != nil {
+		return nil, fmt.Errorf("rocketmq: access: %w", err)
+	}
+	if g.denied, err = o.Meter.Int64Counter(metricDenied, metric.WithUnit("{request}"), metric.WithDescription("Requests refused by access control, by reason.")); err != nil {
+		return nil, fmt.Errorf("rocketmq: access: %w", err)
+	}
+	return g, nil
+}
+
+// caller is who makes a call.
+type caller struct {
+	user   *policy.User
+	cred   policy.Credential
+	access *policy.Access // that accepted the credential
+	peer   string
+}
+
+// who identifies the caller, or says why not.
+func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) {
+	shown := signedOf(ctx)
+	c := caller{peer: peerOf(ctx), access: a}
+	var ok bool
+	if c.cred, ok = shown.credential(); !ok {
+		return c, g.stranger(ctx, c, "the authorization header is not one of RocketMQ 5")
+	}
+	if c.cred.Key == "" {
+		c.cred = policy.Credential{}
+		if user, proof := a.Authenticate(c.cred, time.Now()); proof == policy.Accepted {
+			c.user = user
+			return c, nil
+		}
+		return c, g.stranger(ctx, c, "credentials are needed: give the client an access key and a secret")
+	}
+	before, known := g.proven.Get(c.peer)
+	if known && before.access == a && before.signed.same(shown) && a.InTime(shown.date, time.Now()) {
+		c.user = before.user
+		return c, nil
+	}
+	if !known && g.flooded(c.peer) {
+		g.count(ctx, "limited")
+		return c, refuse(pb.Code_UNAUTHORIZED, "too many failures from this address: try again later")
+	}
+	user, proof := a.Authenticate(c.cred, time.Now())
+	switch proof {
+	case policy.Accepted:
+		c.user = user
+		g.proven.Add(c.peer, &proven{shown, a, user})
+		return c, nil
+	case policy.OutOfTime:
+		return c, g.stranger(ctx, c, "the date of the request, "+cut(shown.date)+", is too far from the time here: set the client's clock")
+	}
+	return c, g.stranger(ctx, c, "the access key or its signature is wrong")
+}
+
+func (s signed) same(o signed) bool {
+	return s.date == o.date && subtle.ConstantTimeCompare([]byte(s.authorization), []byte(o.authorization)) == 1
+}
+
+// stranger refuses a caller. The answer may take a while; see failHold.
+func (g *guard) stranger(ctx context.Context, c caller, why string) *pb.Status {
+	g.count(ctx, "unauthorized")
+	if missed, ok := g.strangers.Allow(time.Now()); ok {
+		g.log.Warn("client not known", "peer", c.peer, "access_key", cut(c.cred.Key), "err", why, "suppressed", missed)
+	}
+	if s := g.suspect(c.peer); s != nil && !s.fails.Allow() {
+		g.wait(ctx, s)
+	}
+	return refuse(pb.Code_UNAUTHORIZED, why)
+}
+
+// suspect returns what is remembered of the address, from now on if nothing was.
+func (g *guard) suspect(peer string) *suspect {
+	addr, ok := addressOf(peer)
+	if !ok {
+		return nil
+	}
+	if s, ok := g.suspects.Get(addr); ok {
+		return s
+	}
+	s := &suspect{fails: rate.NewLimiter(rate.Every(failEvery), failBurst)}
+	if other, ok, _ := g.suspects.PeekOrAdd(addr, s); ok {
+		return other
+	}
+	return s
+}
+
+// wait holds an answer, if there is room for one more to be held.
+func (g *guard) wait(ctx context.Context, s *suspect) {
+	mine, all := s.held.Add(1), g.held.Add(1)
+	defer s.held.Add(-1)
+	defer g.held.Add(-1)
+	if mine > maxHeld || all > maxHolds {
+		g.unheld.Add(1)
+		return
+	}
+	timer := time.NewTimer(g.hold)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	case <-g.stopping:
+	}
+}
+
+// flooded reports whether as many answers are held for an address as may be.
+func (g *guard) flooded(peer string) bool {
+	addr, ok := addressOf(peer)
+	if !ok {
+		return false
+	}
+	s, ok := g.suspects.Get(addr)
+	return ok && s.held.Load() >= maxHeld
+}
+
+// may judges what a caller wants; nil lets it.
+func (g *guard) may(ctx context.Context, c caller, user *policy.User, needs []need) *pb.Status {
+	for _, n := range needs {
+		if n.met(user) {
+			continue
+		}
+		g.count(ctx, "forbidden")
+		if missed, ok := g.forbidden.Allow(time.Now()); ok {
+			g.log.Warn("call forbidden", "peer", c.peer, "user", user.Name(), "wanted", cut(n.String()), "suppressed", missed)
+		}
+		return refuse(pb.Code_FORBIDDEN, user.Name()+" may not "+n.String())
+	}
+	return nil
+}
+
+func (g *guard) count(ctx context.Context, reason string) {
+	g.denied.Add(ctx, 1, metric.WithAttributes(attrError.String(reason)))
+}
+
+// unary is the interceptor of calls with one request and one answer.
+func (g *guard) unary(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	a, _ := g.source.Watch()
+	c, st := g.who(ctx, a)
+	if st == nil {
+		st = g.may(ctx, c, c.user, needsOf(ctx, req))
+	}
+	if st == nil {
+		return handler(owned(ctx, c.user), req)
+	}
+	if answer := refusalOf(req, st); answer != nil {
+		return answer, nil
+	}
+	return nil, status.Error(codes.PermissionDenied, st.GetMessage())
+}
+
+// owned puts the user before the client id, which the client makes up: nobody
+// becomes another user's client.
+func owned(ctx context.Context, u *policy.User) context.Context {
+	const key = "x-mq-client-id"
+	id := metadata.ValueFromIncomingContext(ctx, key)
+	if len(id) == 0 || id[0] == "" || len(id[0]) > maxClientID {
+		return ctx // refused for that
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	md.Set(key, u.Key+"|"+id[0])
+	return metadata.NewIncomingContext(ctx, md)
+}
+
+// peerOf is the remote address of the call's connection.
+func peerOf(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
+}
+
+// addressOf is what failures of a peer are counted for: whoever has one IPv6 address
+// has the /64 around it.
+func addressOf(peer string) (netip.Addr, bool) {
+	host, _, err := net.SplitHostPort(peer)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	addr, err := netip.ParseAddr(host)
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	if addr = addr.Unmap().WithZone(""); addr.Is6() {
+		if net, err := addr.Prefix(64); err == nil {
+			addr = net.Addr()
+		}
+	}
+	return addr, true
+}
+
+// maxTold bounds what a client wrote in logs and answers; bytes.
+const maxTold = 128
+
+func cut(s string) string {
+	if len(s) > maxTold {
+		return s[:maxTold] + "..."
+	}
+	return s
+}
