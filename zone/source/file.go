@@ -24,7 +24,7 @@ type Options struct {
 	Read func(path string) ([]byte, error)
 	// Notify watches the file: the channel gets a value after changes (it may
 	// coalesce them, and tell of changes that are none); stop ends the watch
-	// and waits for its goroutines. Zero means fsnotify.
+	// and waits for its goroutines. Zero means Notify, which is fsnotify.
 	Notify func(path string) (changes <-chan struct{}, stop func(), err error)
 	// Log gets refusals and applied epochs. Zero means slog.Default.
 	Log *slog.Logger
@@ -44,7 +44,7 @@ func (o Options) withDefaults() Options {
 		o.Read = ReadFile
 	}
 	if o.Notify == nil {
-		o.Notify = notify
+		o.Notify = Notify
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -62,11 +62,12 @@ func notAFile(m fs.FileMode) string {
 	return "not a regular file"
 }
 
-// notify watches the folder of the file, not the file: editors and Kubernetes
+// Notify watches the folder of the file, not the file: editors and Kubernetes
 // replace a file by renaming another one over it (or over a link that leads to
 // it), after which a watch of the old file hears nothing. Any event in the
-// folder counts; the reader compares contents.
-func notify(path string) (<-chan struct{}, func(), error) {
+// folder but changes of modes counts; the reader compares contents. It is what
+// Options.Notify says.
+func Notify(path string) (<-chan struct{}, func(), error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, nil, err

@@ -133,7 +133,7 @@ func (b *benchFlags) run(ctx context.Context, e *env) error {
 	}
 	var results []loadResult
 	for _, l := range loads {
-		r, err := l.run(ctx, endpoint, b.topic, props)
+		r, err := l.run(ctx, &b.at, endpoint, b.topic, props)
 		if err != nil {
 			return err
 		}
@@ -185,8 +185,8 @@ func (t *tally) add(n int, results []rocketmqclient.SendResult, err error) {
 	}
 }
 
-func (l load) run(ctx context.Context, endpoint, topic string, props []map[string]string) (loadResult, error) {
-	producer, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: endpoint, Connections: connections(l.Publishers), RequestTimeout: 30 * time.Second}, topic)
+func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string, props []map[string]string) (loadResult, error) {
+	producer, err := rocketmqclient.NewProducer(ctx, at.signs(rocketmqclient.Config{Endpoint: endpoint, Connections: connections(l.Publishers), RequestTimeout: 30 * time.Second}), topic)
 	if err != nil {
 		return loadResult{}, fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

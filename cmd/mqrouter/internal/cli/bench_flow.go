@@ -90,7 +90,7 @@ func (b *benchFlags) flow(ctx context.Context, e *env, l load) (flowResult, erro
 	settled0, _, bytes0 := flowSum(f.statuses(ctx))
 	begin := time.Now()
 	var r flowResult
-	if r.Published, err = l.run(ctx, endpoint, b.topic, props); err != nil {
+	if r.Published, err = l.run(ctx, &b.at, endpoint, b.topic, props); err != nil {
 		return r, err
 	}
 	ended := time.Now()

@@ -126,12 +126,12 @@ func (b *benchFlags) latency(ctx context.Context, e *env, to *endpointFlags, gro
 	if err != nil {
 		return latencyResult{}, usageError{err}
 	}
-	producer, err := rocketmqclient.NewProducer(ctx, rocketmqclient.Config{Endpoint: from}, b.topic)
+	producer, err := rocketmqclient.NewProducer(ctx, b.at.signs(rocketmqclient.Config{Endpoint: from}), b.topic)
 	if err != nil {
 		return latencyResult{}, fmt.Errorf("connect to %s: %w", from, err)
 	}
 	defer producer.Close()
-	consumer, err := rocketmqclient.NewSimpleConsumer(ctx, rocketmqclient.Config{Endpoint: at}, group, time.Second, rocketmqclient.Subscription{Topic: b.topic})
+	consumer, err := rocketmqclient.NewSimpleConsumer(ctx, to.signs(rocketmqclient.Config{Endpoint: at}), group, time.Second, rocketmqclient.Subscription{Topic: b.topic})
 	if err != nil {
 		return latencyResult{}, fmt.Errorf("connect to %s: %w", at, err)
 	}

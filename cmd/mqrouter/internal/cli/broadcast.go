@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqrouter/mqrouter/broadcast"
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -90,7 +91,8 @@ func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error
 	if err != nil {
 		return err
 	}
-	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic, TLS: secure})
+	signed := p.at.signs(rocketmqclient.Config{})
+	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic, TLS: secure, AccessKey: signed.AccessKey, SecretKey: signed.SecretKey})
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

@@ -88,7 +88,7 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 		ctx, cancel = context.WithTimeout(ctx, p.wait)
 		defer cancel()
 	}
-	consumer, err := p.connect(ctx, e, rocketmqclient.Config{Endpoint: endpoint, TLS: secure})
+	consumer, err := p.connect(ctx, e, p.at.signs(rocketmqclient.Config{Endpoint: endpoint, TLS: secure}))
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

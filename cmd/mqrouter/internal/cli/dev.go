@@ -17,6 +17,7 @@ import (
 type devFlags struct {
 	dir      string
 	topology string
+	acl      string
 	offset   int
 	redis    []string
 	logLevel string
@@ -53,6 +54,7 @@ clients, 9001.. in-city peers. --port-offset moves them all.`,
 	}
 	c.Flags().StringVar(&p.dir, "dir", "mqrouter-dev", "folder for topology, certificates, data and log")
 	c.Flags().StringVar(&p.topology, "topology", "", "topology to begin with instead of the sample; loopback addresses only make sense")
+	c.Flags().StringVar(&p.acl, "acl", "", "access file that every broker follows; default: clients may do everything")
 	c.Flags().IntVar(&p.offset, "port-offset", 0, "add this to every port of the topology to begin with")
 	c.Flags().StringArrayVar(&p.redis, "redis", nil, "keep this Redis fresh: HOST:PORT for all cities (keys begin with the city), or CITY=HOST:PORT; default: in-process caches")
 	c.Flags().StringVar(&p.logLevel, "log-level", "info", "debug, info, warn or error")
@@ -96,7 +98,7 @@ func (p *devFlags) run(c *cobra.Command, e *env) error {
 			return fmt.Errorf("dev: %w", err)
 		}
 	}
-	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Begin: begin, Redis: redis, Trace: trace, LogLevel: level,
+	return dev.Run(c.Context(), dev.Options{Dir: p.dir, Begin: begin, Redis: redis, ACL: p.acl, Trace: trace, LogLevel: level,
 		Only: p.only, Processes: p.processes, Restart: p.restart,
 		Version: Version(), Out: e.out, Program: program()})
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
 	"github.com/mqrouter/mqrouter/zone/source"
@@ -176,11 +177,21 @@ func (f *fleet) statuses(ctx context.Context) []admin.Status {
 }
 
 // endpointFlags say where a client of the RocketMQ protocol connects.
-type endpointFlags struct{ endpoint, zone string }
+type endpointFlags struct{ endpoint, zone, accessKey string }
 
 func (p *endpointFlags) declare(c *cobra.Command) {
 	c.Flags().StringVar(&p.endpoint, "endpoint", os.Getenv("MQROUTER_ENDPOINT"), "broker to connect to, host:port (MQROUTER_ENDPOINT)")
 	c.Flags().StringVar(&p.zone, "zone", "", "connect to a broker of this zone instead of --endpoint")
+	c.Flags().StringVar(&p.accessKey, "access-key", os.Getenv("MQROUTER_ACCESS_KEY"), "access key to sign requests with (MQROUTER_ACCESS_KEY); its secret comes from MQROUTER_SECRET_KEY")
+}
+
+// signs puts the credentials into a client's configuration. The secret is no flag:
+// command lines are seen by others.
+func (p *endpointFlags) signs(cfg rocketmqclient.Config) rocketmqclient.Config {
+	if p.accessKey != "" {
+		cfg.AccessKey, cfg.SecretKey = p.accessKey, os.Getenv("MQROUTER_SECRET_KEY")
+	}
+	return cfg
 }
 
 // resolve returns the address of a broker of the zone, or the endpoint given.

@@ -73,7 +73,7 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	}
 	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
 	defer cancel()
-	producer, err := rocketmqclient.NewProducer(start, rocketmqclient.Config{Endpoint: endpoint, TLS: secure}, p.topic)
+	producer, err := rocketmqclient.NewProducer(start, p.at.signs(rocketmqclient.Config{Endpoint: endpoint, TLS: secure}), p.topic)
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", endpoint, err)
 	}

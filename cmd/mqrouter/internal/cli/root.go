@@ -90,7 +90,7 @@ Start with:  mqrouter dev`,
 		newBroker(e), newRouter(e), newCacheSync(e),
 		newTopology(e), newTopic(e), newGroup(e),
 		newPublish(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e), newDLQ(e), newFlow(e),
-		newStatus(e), newBench(e), newPKI(e), newVersion(e),
+		newStatus(e), newBench(e), newPKI(e), newACL(e), newVersion(e),
 	)
 	demandCommands(root)
 	plainFlags(root)

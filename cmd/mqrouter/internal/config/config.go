@@ -32,6 +32,7 @@ type Node struct {
 	// advertised address.
 	Bind      string        `mapstructure:"bind"`
 	Plaintext bool          `mapstructure:"plaintext"`    // brokers: accept RocketMQ clients without TLS
+	ACL       string        `mapstructure:"acl"`          // brokers: path of the access file; empty: everybody may do everything
 	Admin     string        `mapstructure:"admin-listen"` // overrides the topology's admin address
 	AdminTLS  bool          `mapstructure:"admin-tls"`    // mutual TLS on the admin address
 	Grace     time.Duration `mapstructure:"grace"`        // how long a stop may take to drain
@@ -71,6 +72,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	case "broker":
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
+		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "cachesync":
 		fs.String("group", "", "consumer group (cache: true) whose subscription this cache follows")

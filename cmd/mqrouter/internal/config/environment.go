@@ -10,7 +10,7 @@ import (
 
 // commandVariables are read by commands that ask a deployment, beside the keys
 // of nodes.
-var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY"}
+var commandVariables = []string{"MQROUTER_ADMIN", "MQROUTER_ENDPOINT", "MQROUTER_TOPOLOGY", "MQROUTER_ACCESS_KEY", "MQROUTER_SECRET_KEY"}
 
 // testVariables are read by the tests, and nobody means them by mistake.
 var testVariables = []string{"MQROUTER_LONG", "MQROUTER_RACE"}

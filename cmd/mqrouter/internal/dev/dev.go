@@ -38,6 +38,7 @@ type Options struct {
 	Only      []string          // nodes, zones and cities to start; empty: all
 	Processes bool              // each node is a process of its own
 	Restart   time.Duration     // with Processes: the pause before a node that died is started again; 0: never
+	ACL       string            // access file of every broker; empty: everybody may do everything
 	Trace     config.Trace
 	LogLevel  slog.Level
 	Version   string
@@ -251,6 +252,9 @@ func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
 // config is the configuration of a node, in this process or in one of its own.
 func (d *deployment) config(n *zone.NodeInfo) config.Node {
 	c := config.Node{Name: string(n.Name), Topology: d.f.topology(), PKI: d.f.pki(), DataDir: d.f.data(n.Name), Plaintext: true, Grace: grace, Trace: d.o.Trace}
+	if n.Role == zone.RoleBroker {
+		c.ACL = d.o.ACL
+	}
 	if n.Role == zone.RoleCacheSync {
 		c.Group = cacheGroup(d.t)
 		city := string(n.City.Name)

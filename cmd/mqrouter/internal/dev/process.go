@@ -93,7 +93,7 @@ func (d *deployment) args(n *zone.NodeInfo) []string {
 			args = append(args, "--redis", c.Redis, "--redis-prefix", c.RedisPrefix)
 		}
 	case zone.RoleBroker:
-		args = append(args, "--data-dir", c.DataDir, "--segment-size", strconv.FormatInt(limits.SegmentBytes>>20, 10)+"MiB")
+		args = append(args, "--data-dir", c.DataDir, "--segment-size", strconv.FormatInt(limits.SegmentBytes>>20, 10)+"MiB", "--acl", c.ACL)
 	}
 	return args
 }

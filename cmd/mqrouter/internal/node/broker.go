@@ -11,6 +11,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/broker/rocketmq"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/acl"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -32,6 +33,8 @@ type brokerNode struct {
 	egress *egress.Egress
 	calls  *call.Server
 	puller atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
+
+	aclFile atomic.Pointer[acl.File] // nil = clients may do everything
 }
 
 // Broker runs a broker until ctx ends, then drains it within the grace period.
@@ -228,8 +231,12 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 
 // startFrontEnd serves the RocketMQ 5 clients.
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
+	access, err := n.followACL(ctx)
+	if err != nil {
+		return err
+	}
 	s, err := rocketmq.New(rocketmq.Options{
-		Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		Access: access, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
 		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
 		TLS: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return n.certs.Certificate(), nil

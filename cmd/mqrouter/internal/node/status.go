@@ -27,6 +27,9 @@ func (n *brokerNode) Status() admin.Status {
 	if b.Held != "" {
 		s.Reasons = append(s.Reasons, b.Held)
 	}
+	if p := n.aclProblem(); p != "" {
+		s.Reasons = append(s.Reasons, "access file: the last good one is in force: "+p)
+	}
 	for _, t := range b.Topics {
 		for q, extent := range t.Queues {
 			s.Topics = append(s.Topics, admin.Topic{Name: string(t.Topic), Queue: q, First: extent.First, Next: extent.Next})
