@@ -47,6 +47,7 @@ type load struct {
 
 	duration time.Duration
 	rate     int // messages a second over all publishers; 0: as fast as answers come
+	kind     kindFlags
 }
 
 // loadResult is what a run measured. Latencies are of whole requests.
@@ -72,6 +73,7 @@ type benchFlags struct {
 	body       string
 	rate       int
 	duration   time.Duration
+	kind       kindFlags
 }
 
 func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
@@ -85,9 +87,13 @@ func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
 	c.Flags().StringVar(&b.body, "body", "random", "random (does not compress) or json (records of a kind)")
 	c.Flags().IntVar(&b.rate, "rate", 0, "messages a second over all publishers; 0: as fast as the answers come")
 	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of a run")
+	b.kind.declare(c, time.Hour)
 }
 
 func (b *benchFlags) loads() ([]load, error) {
+	if err := b.kind.check(); err != nil {
+		return nil, err
+	}
 	var all []load
 	for _, p := range b.publishers {
 		for _, n := range b.batches {
@@ -97,7 +103,7 @@ func (b *benchFlags) loads() ([]load, error) {
 			if b.body != "random" && b.body != "json" {
 				return nil, usageError{fmt.Errorf("--body %q: write random or json", b.body)}
 			}
-			all = append(all, load{Publishers: p, Batch: n, Size: b.size, Body: b.body, duration: b.duration, rate: b.rate})
+			all = append(all, load{Publishers: p, Batch: n, Size: b.size, Body: b.body, duration: b.duration, rate: b.rate, kind: b.kind})
 		}
 	}
 	return all, nil
@@ -108,6 +114,8 @@ func newBenchPublish(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:     "publish",
 		Short:   "Measure acknowledged publishes through the RocketMQ 5 front end",
+		Long: `Publish to a topic and wait for each answer. A transaction is a half message and
+its commit: its time is that of both.`,
 		Example: `  mqrouter bench publish --zone rz01 --publishers 256 --batch 32`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -209,10 +217,11 @@ func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string
 			for run.Err() == nil && pace.wait(run) {
 				for _, m := range batch {
 					m.Body, m.Properties = bodies.next(m.Body), props[turn%len(props)]
+					l.kind.shape(m, uint64(turn))
 					turn++
 				}
 				sent := time.Now()
-				results, err := producer.SendBatch(ctx, batch)
+				results, err := l.kind.send(ctx, producer, batch)
 				parts[i].RecordValue(max(time.Since(sent).Microseconds(), 1)) //nolint:errcheck // a value over a minute counts as failed below
 				count.add(l.Batch, results, err)
 			}

@@ -64,7 +64,7 @@ func newBenchLatency(e *env) *cobra.Command {
 		Short: "Measure how long messages take from send to receive",
 		Long: `Publish at a steady rate in one zone and receive in another, as a consumer
 group that has nothing else to do, and measure from the call of send to the
-return of receive. What the group has not consumed yet there comes first: it is
+return of receive; of delayed messages from when they are due. What the group has not consumed yet there comes first: it is
 consumed before the run, for as long as --drain, and when there is more, the
 command fails: mqrouter group reset skips it.`,
 		Example: `  mqrouter bench latency --zone rz01 --to rz04 --topic transfer --group transfer-credit --property userId=1065 --rate 1000`,
@@ -75,6 +75,9 @@ command fails: mqrouter group reset skips it.`,
 			}
 			if b.rate < 1 || b.duration <= 0 || b.size < stampBytes || group == "" {
 				return usageError{fmt.Errorf("--group, --rate and --duration must be given, --size be %d at least", stampBytes)}
+			}
+			if err := b.kind.check(); err != nil {
+				return err
 			}
 			r, err := b.latency(c.Context(), e, &to, group, drain)
 			if err != nil {
@@ -98,6 +101,7 @@ command fails: mqrouter group reset skips it.`,
 	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
 	c.Flags().IntVar(&b.rate, "rate", 1000, "messages a second")
 	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of the run")
+	b.kind.declare(c, time.Second)
 	return c
 }
 
@@ -164,7 +168,7 @@ func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.P
 	for range cap(failed) {
 		receivers.Go(func() { failed <- r.receive(receiving, c) })
 	}
-	l := load{Publishers: 8, Batch: 1, Size: b.size, Body: "random", rate: b.rate}
+	l := load{Publishers: 8, Batch: 1, Size: b.size, Body: "random", rate: b.rate, kind: b.kind}
 	sending, cancel := context.WithDeadline(ctx, r.begin.Add(b.duration))
 	defer cancel()
 	for i := range l.Publishers {
@@ -173,7 +177,7 @@ func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.P
 	senders.Wait()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(latencyTail); r.received.Load() < r.sent.Load() && time.Now().Before(end); {
+	for end := time.Now().Add(latencyTail + b.kind.wait()); r.received.Load() < r.sent.Load() && time.Now().Before(end); {
 		<-tick.C
 	}
 	stop()
@@ -240,13 +244,15 @@ func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic s
 	shift := time.Duration(publisher) * time.Second / time.Duration(l.rate)
 	pace, bodies := newPacer(l, r.begin.Add(shift)), newBodies(l, publisher)
 	m := &rocketmqclient.Message{Topic: topic}
+	one := [1]*rocketmqclient.Message{m}
 	for turn := publisher; pace.wait(ctx) && ctx.Err() == nil; turn++ {
 		m.Body, m.Properties = bodies.next(m.Body), props[turn%uint64(len(props))]
 		sent := time.Since(r.begin)
 		binary.LittleEndian.PutUint64(m.Body, r.number)
-		binary.LittleEndian.PutUint64(m.Body[8:], uint64(sent))
+		binary.LittleEndian.PutUint64(m.Body[8:], uint64(sent+l.kind.wait()))
+		l.kind.shape(m, turn)
 		r.sent.Add(1)
-		if _, err := p.Send(context.WithoutCancel(ctx), m); err != nil {
+		if results, err := l.kind.send(context.WithoutCancel(ctx), p, one[:]); err != nil || results[0].Err != nil {
 			continue
 		}
 		r.note(r.answers, time.Since(r.begin)-sent)
