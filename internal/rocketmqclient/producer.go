@@ -41,6 +41,8 @@ type SendResult struct {
 	Offset    int64  // offset in its queue, or what the server gives in its place
 	Text      string // the server's words on how far the message got; may be empty
 	Recall    string // by which a delayed message is taken back; else empty
+	// TransactionID names a message of type TRANSACTION, for EndTransaction.
+	TransactionID string
 	// Err is nil when the message is stored as its topic promises, else a *StatusError.
 	Err error
 }
@@ -180,7 +182,7 @@ func results(addr string, ms []*Message, req *pb.SendMessageRequest, resp *pb.Se
 		return nil, outer
 	}
 	for i, e := range entries {
-		res := SendResult{MessageID: e.GetMessageId(), Offset: e.GetOffset(), Text: e.GetStatus().GetMessage(), Recall: e.GetRecallHandle()}
+		res := SendResult{MessageID: e.GetMessageId(), Offset: e.GetOffset(), Text: e.GetStatus().GetMessage(), Recall: e.GetRecallHandle(), TransactionID: e.GetTransactionId()}
 		res.Err = check("SendMessage", addr, e.GetStatus())
 		var protocol *OpError
 		if errors.As(res.Err, &protocol) {
@@ -258,4 +260,31 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (string, er
 		return "", &OpError{Op: "RecallMessage", Endpoint: q.ep.addr, Err: err}
 	}
 	return resp.GetMessageId(), check("RecallMessage", q.ep.addr, resp.GetStatus())
+}
+
+// EndTransaction commits the transactional message of a Send, or rolls it back. It
+// asks a broker of the topic's route; any of the zone may be asked.
+func (p *Producer) EndTransaction(ctx context.Context, topic string, sent SendResult, commit bool) error {
+	r, err := p.core.route(ctx, topic)
+	if err != nil {
+		return err
+	}
+	q, err := r.pick(r.writable)
+	if err != nil {
+		return fmt.Errorf("topic %s: %w", topic, err)
+	}
+	resolution := pb.TransactionResolution_ROLLBACK
+	if commit {
+		resolution = pb.TransactionResolution_COMMIT
+	}
+	ctx, cancel := p.core.outgoing(ctx, p.core.cfg.RequestTimeout)
+	defer cancel()
+	resp, err := q.ep.stub().EndTransaction(ctx, &pb.EndTransactionRequest{
+		Topic: r.topic, MessageId: sent.MessageID, TransactionId: sent.TransactionID,
+		Resolution: resolution, Source: pb.TransactionSource_SOURCE_CLIENT,
+	})
+	if err != nil {
+		return &OpError{Op: "EndTransaction", Endpoint: q.ep.addr, Err: err}
+	}
+	return check("EndTransaction", q.ep.addr, resp.GetStatus())
 }
