@@ -112,8 +112,8 @@ func (b *benchFlags) loads() ([]load, error) {
 func newBenchPublish(e *env) *cobra.Command {
 	var b benchFlags
 	c := &cobra.Command{
-		Use:     "publish",
-		Short:   "Measure acknowledged publishes through the RocketMQ 5 front end",
+		Use:   "publish",
+		Short: "Measure acknowledged publishes through the RocketMQ 5 front end",
 		Long: `Publish to a topic and wait for each answer. A transaction is a half message and
 its commit: its time is that of both.`,
 		Example: `  mqrouter bench publish --zone rz01 --publishers 256 --batch 32`,
