@@ -312,7 +312,7 @@ func TestPublishRefusals(t *testing.T) {
 		"bad destination": {s.message("directed", "m", "destination", "mars"), KindUnroutable},
 		"residency":       {s.message("audit", "m"), KindResidency},
 		"too large":       {big, KindTooLarge},
-		"fifo":            {s.message("fifo", "m"), KindUnsupported},
+		"fifo, no group":  {s.message("fifo", "m"), KindInvalid},
 		"delayed":         {delayed, KindUnsupported},
 		"no id":           {s.message("orders", ""), KindInvalid},
 	} {

@@ -70,6 +70,15 @@
 //   - Offsets of a queue are in log order. A broadcast topic has one order:
 //     that of its landings, in queue 0.
 //
+// # Message groups
+//
+// Messages of a FIFO topic stand in queue 0, in the order of the log, at the group
+// that owns the slot of their message group; a record published at another group
+// travels by flow, in the order of its lane. Their index entries hold the hash of
+// the message group. Consumer groups get one message of each message group at a
+// time (package consumer). A change of order by the topology takes over what is in
+// hands.
+//
 // # Files
 //
 // The broker's directory holds log/ (package commitlog), index/ (package

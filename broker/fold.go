@@ -121,9 +121,17 @@ func (s *state) settleCause(e *commitlog.Entry, v record.View) (bool, error) {
 // rather than to a queue.
 func isOutgoing(v record.View) bool { return len(v.Target()) > 0 }
 
-// queueEntry is the entry of a record in its queue.
+// queueEntry is the entry of a record in its queue. That of a message of a message
+// group has the group's hash in place of the tag's, and says so; dead letters have
+// no order.
 func queueEntry(e *commitlog.Entry, v record.View) queue.Entry {
-	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Hash: tagHash(v.Tag())}
+	entry := queue.Entry{Position: e.Position, Size: uint32(e.Size)}
+	if v.Kind() == zone.KindFIFO && v.Type() == record.TypeMessage && v.GroupHash() != 0 {
+		entry.Hash, entry.Label = uint32(v.GroupHash()), groupLabel
+	} else {
+		entry.Hash = tagHash(v.Tag())
+	}
+	return entry
 }
 
 // store1 puts a local or landed record into the queue that it names.

@@ -99,6 +99,12 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 // what they will not get, and which holes are none.
 const markLabel = 1
 
+// groupLabel marks the entries of records that belong to a message group: their
+// hash is the lower half of the message group's (record.Record.GroupHash), so that
+// who may be delivered is known without reading a record, damaged ones included.
+// Two message groups of one hash wait for each other, which harms nobody.
+const groupLabel = 2
+
 // markEntry is the entry of such a landing.
 func markEntry(e *commitlog.Entry) queue.Entry {
 	return queue.Entry{Position: e.Position, Size: uint32(e.Size), Label: markLabel}

@@ -20,11 +20,15 @@ const noLimit = 1 << 30
 
 // hands is what consumers of one subscription have in hands.
 type hands struct {
-	sub   *subscription
-	topic *topic
-	id    uint64 // of topic and its incarnation, in handles
-	disp  *consumer.Dispatcher
-	marks atomic.Pointer[map[uint16]uint64] // by queue; nil = no queue was ever reset
+	sub     *subscription
+	topic   *topic
+	id      uint64 // of topic and its incarnation, in handles
+	disp    *consumer.Dispatcher
+	marks   atomic.Pointer[map[uint16]uint64] // by queue; nil = no queue was ever reset
+	ordered bool                              // as the topology asked for when they were made
+	stale   atomic.Bool                       // the topology asks for another order: to be replaced
+	retired bool                              // replaced; guarded by Broker.gate
+	gone    chan struct{}                     // closed when they are retired: who waits asks again
 }
 
 // handleID returns what the handles of a queue name. A reset of the queue changes
@@ -77,11 +81,18 @@ func (b *Broker) makeHands(key subKey) *hands {
 		}
 		return sub.hands
 	}
-	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first)}
+	return b.newHands(sub, b.log.Epoch()<<40)
+}
+
+// newHands makes hands from the durable progress; mu is held. first is above all
+// delivery numbers given before.
+func (b *Broker) newHands(sub *subscription, first uint64) *hands {
+	key := sub.key
+	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first), ordered: b.view.Load().ordered(key), gone: make(chan struct{})}
 	h.disp = consumer.NewDispatcher(consumer.Options{
 		Group: key.group, Topic: key.topic,
 		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
-		FirstDelivery: b.log.Epoch() << 40, Alive: b.isAlive, Kick: b.kick,
+		FirstDelivery: first, InOrder: h.ordered, Alive: b.isAlive, Kick: b.kick,
 	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
 	h.setMarks(b.state.progress)
 	sub.hands = h
@@ -128,7 +139,9 @@ func (b *Broker) refreshHands() {
 			continue
 		}
 		h.disp.SetMaxAttempts(b.maxAttempts(key, h.topic))
+		h.stale.Store(h.ordered != b.view.Load().ordered(key))
 	}
+	poke(b.kick)
 }
 
 // subscriptionFor returns the hands for a receive; it makes the subscription of
@@ -162,9 +175,6 @@ func (b *Broker) mayConsume(op string, key subKey) error {
 	info := v.topo.FindConsumerGroup(key.group)
 	if info == nil && !v.topo.UnknownGroupsNewest {
 		return refuse(KindGroupUnknown, "the topology does not declare the consumer group")
-	}
-	if info != nil && info.FIFO {
-		return refuse(KindUnsupported, "FIFO consumer groups are not supported by this version")
 	}
 	if info != nil && info.Cache {
 		return refuse(KindUnsupported, "a cache subscription is read by cachesync only")

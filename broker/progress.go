@@ -63,6 +63,9 @@ func (b *Broker) handsList() []*hands {
 func (b *Broker) expireRound() time.Duration {
 	wait := farWake
 	for _, h := range b.handsList() {
+		if h.stale.Load() && !b.reorder(h) {
+			wait = min(wait, reorderRetry)
+		}
 		now := b.now()
 		h.disp.Expire(now)
 		for _, d := range h.disp.TakeDead(now, maxBuried, nil) {
@@ -126,19 +129,28 @@ func (b *Broker) collectReads() []collected {
 func (b *Broker) collectProgress(held bool) []*op {
 	parts := b.collectReads()
 	for _, h := range b.handsList() {
-		undo := func(g consumer.GroupDelta) { h.disp.Restore(g) }
-		now, wall := b.now(), wallNow()
-		if g, ok := h.disp.Collect(now, wall); ok {
-			parts = append(parts, collected{h.topic, g, undo})
-		}
-		if !held {
-			continue
-		}
-		if g, ok := h.disp.Held(now, wall); ok {
-			parts = append(parts, collected{h.topic, g, undo})
-		}
+		parts = b.collectFrom(h, held, parts)
 	}
 	return b.progressOps(parts)
+}
+
+// collectHands returns what is to be logged of one subscription, what is in hands
+// included.
+func (b *Broker) collectHands(h *hands) []*op { return b.progressOps(b.collectFrom(h, true, nil)) }
+
+func (b *Broker) collectFrom(h *hands, held bool, parts []collected) []collected {
+	undo := func(g consumer.GroupDelta) { h.disp.Restore(g) }
+	now, wall := b.now(), wallNow()
+	if g, ok := h.disp.Collect(now, wall); ok {
+		parts = append(parts, collected{h.topic, g, undo})
+	}
+	if !held {
+		return parts
+	}
+	if g, ok := h.disp.Held(now, wall); ok {
+		parts = append(parts, collected{h.topic, g, undo})
+	}
+	return parts
 }
 
 // progressOps spreads the parts over records that fit the log.

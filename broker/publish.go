@@ -166,14 +166,8 @@ func checkMessage(t *zone.TopicInfo, v *view, m *Message) error {
 	refuse := func(kind Kind, format string, args ...any) error {
 		return &Error{Op: "publish", Kind: kind, Topic: t.Name, Text: fmt.Sprintf(format, args...)}
 	}
-	if t.Kind != zone.KindNormal && t.Kind != zone.KindDelay && t.Kind != zone.KindTransaction {
-		return refuse(KindUnsupported, "topics of kind %s are not supported by this version", t.Kind)
-	}
-	if m.Kind != 0 && m.Kind != t.Kind {
-		return refuse(KindUnsupported, "a message of kind %s on a topic of kind %s", m.Kind, t.Kind)
-	}
-	if !m.DeliverAt.IsZero() && t.Kind != zone.KindDelay {
-		return refuse(KindUnsupported, "a delivery time on a topic of kind %s", t.Kind)
+	if err := checkKind(t, m); err != nil {
+		return err
 	}
 	if m.ID == "" {
 		return refuse(KindInvalid, "the message has no id")
@@ -262,12 +256,14 @@ func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d
 	}
 }
 
-// chooseQueue keeps a message group in one queue, takes the client's hint, and
-// else goes round. A broadcast has one order and so one queue.
+// chooseQueue takes the client's hint, and else goes round. A broadcast has one
+// order and so one queue. So has a FIFO topic: the order of a message group then
+// does not hang on the number of queues, which may change, nor on what a client
+// thinks of it, and message groups go on without each other in one queue as well.
 func chooseQueue(t *topicView, m *Message) uint16 {
 	n := max(t.info.Queues, 1)
 	switch {
-	case t.info.Channel != nil:
+	case t.info.Channel != nil, t.info.Kind == zone.KindFIFO:
 		return 0
 	case m.MessageGroup != "":
 		return uint16(xxhash.Sum64String(m.MessageGroup) % uint64(n))

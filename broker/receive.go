@@ -24,6 +24,10 @@ const minInvisible = 10 * time.Millisecond
 //
 // Messages that the filter excludes are settled for the group. Messages of a
 // dead-letter topic have no maximum of deliveries.
+//
+// Of a FIFO topic, a group that reads in order (zone.Topology.InOrder) gets one
+// message of each message group at a time. There a repeated AttemptID of a client
+// brings what it has in hands under it once more, with new handles.
 func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, error) {
 	if err := b.ready("receive"); err != nil {
 		return nil, err
@@ -34,17 +38,19 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 	if err != nil {
 		return nil, err
 	}
+	attempt := h.begin(&r)
+	defer h.end(attempt)
 	deadline := time.NewTimer(max(r.Wait, 0))
 	defer deadline.Stop()
 	for {
 		// In line before the look, so that nothing can come unseen between.
 		w := h.disp.Wait()
-		list, more, err := b.take(ctx, h, &r)
+		list, more, err := b.take(ctx, h, &r, attempt)
 		if err != nil {
 			w.Stop()
 			return nil, err
 		}
-		if len(list) > 0 || (r.Wait <= 0 && !more) {
+		if len(list) > 0 || (r.Wait <= 0 && !more) || h.outdated(attempt) {
 			w.Stop()
 			return list, nil
 		}
@@ -55,7 +61,7 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 			}
 			continue // the filter let none of those through that were looked at
 		}
-		err = b.waitTurn(ctx, w, deadline.C)
+		err = b.waitTurn(ctx, h, w, deadline.C)
 		w.Stop()
 		if err != nil {
 			if errors.Is(err, errWaitOver) {
@@ -80,11 +86,13 @@ func over(deadline <-chan time.Time) bool {
 
 var errWaitOver = errors.New("wait is over")
 
-func (b *Broker) waitTurn(ctx context.Context, w *consumer.Waiter, deadline <-chan time.Time) error {
+func (b *Broker) waitTurn(ctx context.Context, h *hands, w *consumer.Waiter, deadline <-chan time.Time) error {
 	select {
 	case <-w.C():
 		return nil
 	case <-deadline:
+		return errWaitOver
+	case <-h.gone:
 		return errWaitOver
 	case <-ctx.Done():
 		return ctx.Err()
@@ -114,11 +122,14 @@ func newTaker(ctx context.Context, b *Broker, h *hands, r *ReceiveRequest, queue
 }
 
 // take takes what is there. more says that it stopped early.
-func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest) ([]Delivery, bool, error) {
+func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest, attempt *consumer.Attempt) ([]Delivery, bool, error) {
 	if err := b.enter("receive"); err != nil {
 		return nil, false, err
 	}
 	defer b.leave()
+	if h.retired {
+		return nil, false, &Error{Op: "receive", Kind: KindBusy, Group: r.Group, Topic: r.Topic, Text: "the order of the topic changed"}
+	}
 	b.mu.RLock()
 	queues := slices.Clone(h.topic.queues)
 	b.mu.RUnlock()
@@ -126,6 +137,7 @@ func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest) ([]Deliv
 	now := b.now()
 	got, more := h.disp.Take(consumer.TakeRequest{
 		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: r.ClientID, Match: t.match,
+		Key: t.key, Attempt: attempt,
 	}, nil)
 	poke(b.kick) // the filter may have settled some, an expiry is due later
 	list := make([]Delivery, 0, len(got))
@@ -146,7 +158,7 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
-	if e.Label == markLabel || (t.hashes != nil && !slices.Contains(t.hashes, e.Hash)) {
+	if e.Label == markLabel || (t.hashes != nil && e.Label != groupLabel && !slices.Contains(t.hashes, e.Hash)) {
 		return consumer.Skip
 	}
 	if t.r.Filter.SQL != nil && t.ctx.Err() != nil {

@@ -50,14 +50,14 @@ func (b *Broker) openHandle(op string, g zone.ConsumerGroup, t zone.Topic, text 
 // refused (KindHandle). It returns before the acknowledgement is durable: a
 // crash may deliver the last few again, a graceful Close does not.
 func (b *Broker) Ack(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
-	hd, err := b.openHandle("ack", g, t, handle)
-	if err != nil {
-		return err
-	}
 	if err := b.enter("ack"); err != nil {
 		return err
 	}
 	defer b.leave()
+	hd, err := b.openHandle("ack", g, t, handle)
+	if err != nil {
+		return err
+	}
 	if err := hd.hands.disp.Ack(b.now(), hd.Queue, hd.Offset, hd.Delivery); err != nil {
 		return &Error{Op: "ack", Kind: KindHandle, Group: g, Topic: t, Err: err}
 	}
@@ -69,17 +69,28 @@ func (b *Broker) Ack(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, ha
 // ChangeInvisible makes the message visible again after d from now and returns
 // the handle that replaces the one given.
 func (b *Broker) ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error) {
-	hd, err := b.openHandle("change invisible", g, t, handle)
-	if err != nil {
-		return "", err
-	}
+	return b.changeInvisible(g, t, handle, d, (*consumer.Dispatcher).ChangeInvisible)
+}
+
+// Suspend is ChangeInvisible for a consumer that put the message off: the delivery
+// does not count as an attempt.
+func (b *Broker) Suspend(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error) {
+	return b.changeInvisible(g, t, handle, d, (*consumer.Dispatcher).Suspend)
+}
+
+func (b *Broker) changeInvisible(g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration,
+	change func(*consumer.Dispatcher, consumer.Instant, uint16, uint64, uint64, time.Duration) (uint64, error)) (string, error) {
 	if err := b.enter("change invisible"); err != nil {
 		return "", err
 	}
 	defer b.leave()
+	hd, err := b.openHandle("change invisible", g, t, handle)
+	if err != nil {
+		return "", err
+	}
 	d = min(max(d, 0), b.limits.MaxInvisible)
 	marks := hd.hands.marks.Load()
-	delivery, err := hd.hands.disp.ChangeInvisible(b.now(), hd.Queue, hd.Offset, hd.Delivery, d)
+	delivery, err := change(hd.hands.disp, b.now(), hd.Queue, hd.Offset, hd.Delivery, d)
 	if err != nil {
 		return "", &Error{Op: "change invisible", Kind: KindHandle, Group: g, Topic: t, Err: err}
 	}
@@ -95,12 +106,9 @@ func (b *Broker) DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.To
 	if isDeadLetter(t) {
 		return &Error{Op: "dead letter", Kind: KindInvalid, Group: g, Topic: t, Text: "the message is in a dead-letter topic already"}
 	}
-	hd, err := b.openHandle("dead letter", g, t, handle)
-	if err != nil {
-		return err
-	}
 	done := make(chan error, 1)
-	if err := b.condemn(ctx, hd, func(err error) { done <- err }); err != nil {
+	err := b.condemn(ctx, g, t, handle, func(err error) { done <- err })
+	if err != nil {
 		var he *consumer.HandleError
 		if errors.As(err, &he) && (he.Reason == consumer.ReasonSettled || he.Reason == consumer.ReasonDeadLettered) {
 			return nil
@@ -119,15 +127,18 @@ func (b *Broker) DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.To
 }
 
 // condemn takes the message out of delivery and begins to bury it.
-func (b *Broker) condemn(ctx context.Context, hd opened, finished func(error)) error {
-	key := hd.hands.sub.key
+func (b *Broker) condemn(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, finished func(error)) error {
 	if err := b.enter("dead letter"); err != nil {
 		return err
 	}
 	defer b.leave()
+	hd, err := b.openHandle("dead letter", g, t, handle)
+	if err != nil {
+		return err
+	}
 	dead, err := hd.hands.disp.Condemn(b.now(), hd.Queue, hd.Offset, hd.Delivery)
 	if err != nil {
-		return &Error{Op: "dead letter", Kind: KindHandle, Group: key.group, Topic: key.topic, Err: err}
+		return &Error{Op: "dead letter", Kind: KindHandle, Group: g, Topic: t, Err: err}
 	}
 	b.bury(ctx, hd.hands, dead, finished)
 	return nil

@@ -101,6 +101,7 @@ func (p place) or(other place) place {
 type draftConsumers struct {
 	info    *ConsumerGroupInfo
 	at      place // of the name
+	fifoAt  place // zero when the file does not say fifo
 	topics  []ref
 	zones   []ref
 	zonesAt place

@@ -145,7 +145,10 @@ func (d *draft) readConsumers(v value) {
 				d.add(v.at(), "zones is empty", "name the zones, or remove the key to consume wherever the topics land")
 			}
 		}},
-		{"fifo", false, func(v value) { d.boolean(v, "fifo", &info.FIFO) }},
+		{"fifo", false, func(v value) {
+			g.fifoAt = v.at()
+			d.boolean(v, "fifo", &info.FIFO)
+		}},
 		{"max_attempts", false, func(v value) { integer(&d.reader, v, "max_attempts", 1, maxAttempts, &info.MaxAttempts) }},
 		{"hold", false, func(v value) { size(&d.reader, v, "hold", 1, maxBudget, &info.Hold) }},
 		{"retry", false, func(v value) { d.readBackoff(v, g) }},

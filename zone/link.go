@@ -198,6 +198,7 @@ func (d *draft) linkConsumers() {
 		register(d, t.index.consumerGroups, lines, "consumer group", g.info.Name, g.info, g.at)
 		g.info.Topics = each(d, g.topics, "topic", t.index.topics)
 		g.info.Zones = each(d, g.zones, "zone", t.index.zones)
+		g.orderByDefault()
 		for _, topic := range g.info.Topics {
 			topic.Groups = append(topic.Groups, g.info)
 		}

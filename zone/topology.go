@@ -151,8 +151,8 @@ type ConsumerGroupInfo struct {
 	Name        ConsumerGroup
 	Topics      []*TopicInfo
 	Zones       []*ZoneInfo // where it consumes; empty means every zone in which its topics land
-	FIFO        bool
-	MaxAttempts int // deliveries before the dead-letter topic; at least 1
+	FIFO        bool        // its clients consume one after the other; see InOrder
+	MaxAttempts int         // deliveries before the dead-letter topic; at least 1
 	Backoff     Backoff
 	// Hold is how many bytes of a broker's log messages that the group has not
 	// settled may hold back; beyond it the oldest of them may go unread, which is

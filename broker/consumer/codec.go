@@ -29,7 +29,8 @@ func appendRanges(dst []byte, ranges []Range) []byte {
 }
 
 // appendRetries writes each retry as the distance from the offset before, its
-// attempts and its instant in Unix milliseconds (0 for the zero time).
+// attempts, its instant in Unix milliseconds (0 for the zero time) and its attempt
+// id.
 func appendRetries(dst []byte, retries []Retry) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(retries)))
 	last := uint64(0)
@@ -37,6 +38,7 @@ func appendRetries(dst []byte, retries []Retry) []byte {
 		dst = binary.AppendUvarint(dst, r.Offset-last)
 		dst = binary.AppendUvarint(dst, uint64(r.Attempts))
 		dst = binary.AppendVarint(dst, toMillis(r.Visible))
+		dst = binary.AppendUvarint(dst, r.Attempt)
 		last = r.Offset
 	}
 	return dst
@@ -164,14 +166,14 @@ func (d *decoder) ranges() []Range {
 
 // retries reads retries with ascending offsets.
 func (d *decoder) retries() []Retry {
-	n := d.count(3)
+	n := d.count(4)
 	if n == 0 {
 		return nil
 	}
 	out := make([]Retry, 0, n)
 	last := uint64(0)
 	for i := range n {
-		gap, attempts, visible := d.uvarint(), d.uvarint(), d.varint()
+		gap, attempts, visible, attempt := d.uvarint(), d.uvarint(), d.varint(), d.uvarint()
 		if d.err != nil {
 			return nil
 		}
@@ -180,7 +182,7 @@ func (d *decoder) retries() []Retry {
 			return nil
 		}
 		last += gap
-		out = append(out, Retry{Offset: last, Attempts: uint32(attempts), Visible: fromMillis(visible)})
+		out = append(out, Retry{Offset: last, Attempts: uint32(attempts), Visible: fromMillis(visible), Attempt: attempt})
 	}
 	return out
 }

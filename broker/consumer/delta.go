@@ -12,6 +12,7 @@ type Retry struct {
 	Offset   uint64
 	Attempts uint32    // deliveries so far
 	Visible  time.Time // wall clock, millisecond precision; not to be delivered before; zero = at once
+	Attempt  uint64    // in order: id of the attempt that has it in hands; 0 = none
 }
 
 // Delta is a change of progress: what a record of type progress carries.
@@ -38,7 +39,7 @@ type QueueDelta struct {
 }
 
 // deltaVersion is the first byte of an encoded delta.
-const deltaVersion = 1
+const deltaVersion = 2
 
 // The flags of a queue in an encoded delta. A reader refuses unknown ones.
 const (
@@ -52,7 +53,7 @@ func (d *Delta) Empty() bool { return len(d.Groups) == 0 }
 
 // Append appends the encoding of the delta to dst:
 //
-//	version u8 = 1
+//	version u8 = 2
 //	groups: count, then for each
 //	  consumer group, topic: text
 //	  queues: count, then for each
@@ -61,7 +62,8 @@ func (d *Delta) Empty() bool { return len(d.Groups) == 0 }
 //	    mark, when marked
 //	    acked: count, then for each: distance from the last end, length
 //	    retries: count, then for each: distance from the last offset,
-//	      attempts, visible in Unix milliseconds (signed, 0: at once)
+//	      attempts, visible in Unix milliseconds (signed, 0: at once),
+//	      attempt id
 //
 // Numbers are varints of encoding/binary, signed where said; a text is its
 // length and its bytes.

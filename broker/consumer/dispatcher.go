@@ -44,6 +44,12 @@ type Options struct {
 	// Alive reports whether a client is connected; asked when a renewable
 	// delivery runs out, never under the mutex. nil means always.
 	Alive func(client string) bool
+	// InOrder keeps each message group in order, one message of it in hands at a
+	// time; every Take then needs a Key. MaxWaiting bounds how many messages are
+	// known to wait behind an earlier one of their message group: beyond, what
+	// follows in the queue is not looked at. 0 means 1,048,576.
+	InOrder    bool
+	MaxWaiting int
 	// Kick, when not nil, gets a non-blocking send after NextWake moved to an
 	// earlier instant than it last returned. Give it capacity 1; several
 	// dispatchers may share it.
@@ -52,10 +58,12 @@ type Options struct {
 
 // Stats counts what a dispatcher holds.
 type Stats struct {
-	InFlight int    // messages in hands, waiting for a retry, or for the dead-letter topic
-	Ready    int    // of these: to be delivered again now
+	InFlight int    // messages in hands, waiting for a retry, or for the dead-letter topic; in order, also the next of a message group
+	Ready    int    // of these: to be delivered now
 	Dead     int    // of these: waiting for the dead-letter topic
 	Fresh    uint64 // messages never delivered by this process
+	Waiting  int    // of these: known to wait behind an earlier one of their message group
+	Groups   int    // message groups of which a message is in flight
 	Waiters  int    // in the line
 }
 
@@ -82,6 +90,7 @@ type Dispatcher struct {
 	line    []*Waiter        // first come, first woken
 	baton   *Waiter          // woken, and has not taken or stopped yet
 	spare   []claim          // a buffer for the next Take
+	order   *order           // nil unless opts.InOrder
 }
 
 // never is later than every instant.
@@ -89,7 +98,8 @@ const never = Instant(1<<63 - 1)
 
 // dispatchQueue is what a dispatcher knows of one queue. An offset below
 // cursor is in exactly one of: an entry of the table, back, claimed; or it is
-// settled.
+// settled. In order, it may wait in its message group instead, and back and
+// claimed may have offsets of parked entries.
 type dispatchQueue struct {
 	queue   uint16
 	cursor  uint64   // next offset never looked at
@@ -120,6 +130,9 @@ func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *
 		dead:   emptyList,
 		armed:  never,
 	}
+	if o.InOrder {
+		d.order = newOrder(o.MaxWaiting)
+	}
 	for i := range state {
 		d.load(&state[i], now, wall)
 	}
@@ -129,11 +142,13 @@ func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *
 func attemptLimit(n int) uint32 { return uint32(min(max(n, 1), maxAttempts)) }
 
 // load sets a queue up: what is neither settled nor waiting for a retry goes
-// into back, so that everything from cursor on was never looked at.
+// into back, so that everything from cursor on was never looked at. In order, what
+// waits for a retry is in back too, parked until its message group is known.
 func (d *Dispatcher) load(s *QueueState, now Instant, wall time.Time) {
 	q := d.queue(s.Queue)
 	q.mark = s.Mark
 	known := rangeSet{{From: 0, To: s.Floor}}
+	end := uint64(0) // of parked entries
 	for _, r := range s.Acked {
 		known.add(r)
 	}
@@ -141,7 +156,9 @@ func (d *Dispatcher) load(s *QueueState, now Instant, wall time.Time) {
 		if known.contains(r.Offset) {
 			continue
 		}
-		known.add(Range{From: r.Offset, To: r.Offset + 1})
+		if d.order == nil {
+			known.add(Range{From: r.Offset, To: r.Offset + 1})
+		}
 		slot := d.insert(place{offset: r.Offset, queue: s.Queue})
 		e := &d.entries[slot]
 		e.attempts, e.logged = r.Attempts, r.Attempts
@@ -149,12 +166,23 @@ func (d *Dispatcher) load(s *QueueState, now Instant, wall time.Time) {
 		if !r.Visible.IsZero() {
 			wait = min(max(r.Visible.Sub(wall), 0), maxHold)
 		}
-		d.hold(slot, now.Add(wait))
+		if d.order == nil {
+			d.hold(slot, now.Add(wait))
+			continue
+		}
+		e.status, e.deadline = parked, now.Add(wait)
+		d.order.ticket(slot).attempt = r.Attempt
+		d.order.took(slot, r.Attempt)
+		end = max(end, r.Offset+1)
 	}
 	last := uint64(0)
 	for _, r := range known {
 		q.back.add(Range{From: last, To: r.From})
 		last = r.To
+	}
+	if end > last {
+		q.back.add(Range{From: last, To: end})
+		last = end
 	}
 	q.cursor, q.end = last, last
 	d.fresh += q.back.count()
@@ -225,7 +253,15 @@ func (d *Dispatcher) unlock() {
 }
 
 // available reports whether a Take would find something to look at.
-func (d *Dispatcher) available() bool { return d.ready.len > 0 || d.room() > 0 }
+func (d *Dispatcher) available() bool {
+	if d.ready.len > 0 {
+		return true
+	}
+	if d.order != nil {
+		return d.open()
+	}
+	return d.room() > 0
+}
 
 // room returns how many fresh offsets may be claimed now.
 func (d *Dispatcher) room() int {
@@ -240,5 +276,10 @@ func (d *Dispatcher) room() int {
 func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return Stats{InFlight: len(d.table), Ready: d.ready.len, Dead: d.dead.len, Fresh: d.fresh, Waiters: len(d.line)}
+	s := Stats{InFlight: len(d.table), Ready: d.ready.len, Dead: d.dead.len, Fresh: d.fresh, Waiters: len(d.line)}
+	if o := d.order; o != nil {
+		s.Waiting, s.Groups = o.waiting, len(o.groups)
+		s.Fresh += uint64(o.waiting)
+	}
+	return s
 }

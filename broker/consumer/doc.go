@@ -37,4 +37,22 @@
 //
 // Redeliveries come before new messages. Inside a queue new messages come in
 // offset order; between queues the dispatcher goes round.
+//
+// A dispatcher that keeps order (Options.InOrder) hands out one message of a
+// message group at a time, in offset order: the next one when the former is
+// settled, be it acknowledged, dead-lettered, excluded by a filter or trimmed. A
+// message that waits for a retry, or cannot be read, holds its message group and no
+// other. Which message group an offset is of, the caller says from its index
+// (TakeRequest.Key); one Take at a time sorts the offsets that follow, and a message
+// group is remembered only while one of its messages is in flight. Those behind it
+// cost 8 bytes each; when a million of them wait (Options.MaxWaiting), nothing
+// behind them is looked at until some go.
+//
+// In order, each delivery is told by the next delta: a crash then forgets only
+// deliveries of the last moments, and what is in hands, its attempts and its attempt
+// id are known to the next process. It holds the message group until its invisible
+// time is over; renewal ends with the process. A batch never has two messages of one
+// message group: official clients work a batch off in its order, but an application
+// that fails on one message and acknowledges the next would have the first one come
+// after it.
 package consumer

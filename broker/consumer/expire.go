@@ -26,6 +26,11 @@ type question struct {
 // comes back after a second.
 func (d *Dispatcher) Expire(now Instant) {
 	d.mu.Lock()
+	if o := d.order; o != nil && o.resume != 0 && o.resume <= now {
+		o.resume = 0
+		d.unlock() // somebody may go on
+		d.mu.Lock()
+	}
 	if len(d.heap) == 0 || d.entries[d.heap[0]].deadline > now {
 		d.mu.Unlock()
 		return
@@ -77,6 +82,7 @@ func (d *Dispatcher) expire(now Instant, asked *[]question) {
 // lapse puts an entry that stands nowhere among the redeliveries, or among the
 // dead when nothing of it is left to deliver.
 func (d *Dispatcher) lapse(slot int32) {
+	d.forgetAttempt(slot)
 	e := &d.entries[slot]
 	if e.attempts != e.logged {
 		d.touch(slot)
@@ -142,8 +148,12 @@ func (d *Dispatcher) next() Instant {
 	if d.dead.len > 0 {
 		return 0
 	}
-	if len(d.heap) > 0 {
-		return d.entries[d.heap[0]].deadline
+	at := never
+	if d.order != nil && d.order.resume != 0 {
+		at = d.order.resume
 	}
-	return never
+	if len(d.heap) > 0 {
+		at = min(at, d.entries[d.heap[0]].deadline)
+	}
+	return at
 }

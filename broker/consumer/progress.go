@@ -46,6 +46,7 @@ type queueProgress struct {
 type retryState struct {
 	attempts uint32
 	visible  int64 // Unix milliseconds; 0 = at once
+	attempt  uint64
 }
 
 // NewProgress returns an empty progress.
@@ -152,7 +153,7 @@ func (q *queueProgress) retry(r Retry) {
 	if q.retries == nil {
 		q.retries = make(map[uint64]retryState)
 	}
-	q.retries[r.Offset] = retryState{attempts: r.Attempts, visible: toMillis(r.Visible)}
+	q.retries[r.Offset] = retryState{attempts: r.Attempts, visible: toMillis(r.Visible), attempt: r.Attempt}
 }
 
 func (q *queueProgress) state() QueueState {
@@ -161,7 +162,7 @@ func (q *queueProgress) state() QueueState {
 		s.Retries = make([]Retry, 0, len(q.retries))
 		for _, o := range slices.Sorted(maps.Keys(q.retries)) {
 			r := q.retries[o]
-			s.Retries = append(s.Retries, Retry{Offset: o, Attempts: r.attempts, Visible: fromMillis(r.visible)})
+			s.Retries = append(s.Retries, Retry{Offset: o, Attempts: r.attempts, Visible: fromMillis(r.visible), Attempt: r.attempt})
 		}
 	}
 	return s

@@ -13,14 +13,14 @@ import (
 var exampleDelta = Delta{Groups: []GroupDelta{
 	{Group: "billing", Topic: "orders", Queues: []QueueDelta{
 		{Queue: 0, Created: true, Start: 1000, Acked: []Range{{1000, 1003}, {1005, 1006}}},
-		{Queue: 7, Retries: []Retry{{Offset: 3, Attempts: 2, Visible: time.UnixMilli(1_790_000_000_123)}, {Offset: 300, Attempts: 1}}},
+		{Queue: 7, Retries: []Retry{{Offset: 3, Attempts: 2, Visible: time.UnixMilli(1_790_000_000_123)}, {Offset: 300, Attempts: 1, Attempt: 300}}},
 	}},
 	{Group: "audit", Topic: "orders", Queues: []QueueDelta{{Queue: 65535, Acked: []Range{{0, 1 << 40}}}}},
 }}
 
 func TestDeltaBytesNeverChange(t *testing.T) {
-	const golden = "01020762696c6c696e67066f72646572730200" + "01e80702e80703020100" +
-		"070000020302f6b183c59868a902010005617564697406" + "6f726465727301ffff03000100808080808020" + "00"
+	const golden = "02020762696c6c696e67066f72646572730200" + "01e80702e80703020100" +
+		"070000020302f6b183c5986800a9020100ac02" + "05617564697406" + "6f726465727301ffff03000100808080808020" + "00"
 	got := hex.EncodeToString(exampleDelta.Append(nil))
 	if got != golden {
 		t.Errorf("delta is\n%s, want\n%s", got, golden)
@@ -44,7 +44,7 @@ func TestDeltaRefusesEveryTruncation(t *testing.T) {
 			t.Errorf("%d of %d bytes: %v", n, len(b), err)
 		}
 	}
-	for _, bad := range [][]byte{append(bytes.Clone(b), 0), {2, 0}, {1, 1, 0, 0, 1, 0, 2, 0, 0}, bytes.Repeat([]byte{0xff}, 40)} {
+	for _, bad := range [][]byte{append(bytes.Clone(b), 0), {1, 0}, {2, 1, 0, 0, 1, 0, 2, 0, 0}, bytes.Repeat([]byte{0xff}, 40)} {
 		if _, err := ParseDelta(bad); !errors.As(err, &format) {
 			t.Errorf("%x: %v", bad, err)
 		}

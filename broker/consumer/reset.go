@@ -68,11 +68,15 @@ func (d *Dispatcher) Reset(s *QueueState, now Instant, wall time.Time) {
 	if s.Mark <= q.mark {
 		return // made after the reset
 	}
+	if d.order != nil {
+		d.order.forget(s.Queue)
+	}
 	for p, slot := range d.table {
 		if p.queue == s.Queue {
 			d.drop(slot)
 		}
 	}
+	d.buried.forget(s.Queue)
 	d.fresh -= q.back.count() + q.end - q.cursor
 	d.claimed -= int(q.claimed.count())
 	end := q.end

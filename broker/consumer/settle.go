@@ -10,12 +10,15 @@ import (
 func (d *Dispatcher) Ack(now Instant, queue uint16, offset, delivery uint64) error {
 	d.mu.Lock()
 	defer d.unlock()
-	slot, reason := d.own(now, queue, offset, delivery)
+	slot, reason := d.own(now, queue, offset, delivery, true)
 	if reason == ReasonSettled {
 		return nil
 	}
 	if reason != 0 {
 		return &HandleError{Reason: reason}
+	}
+	if slot == none { // settled by own
+		return nil
 	}
 	d.drop(slot)
 	d.find(queue).acked.add(Range{From: offset, To: offset + 1})
@@ -26,15 +29,27 @@ func (d *Dispatcher) Ack(now Instant, queue uint16, offset, delivery uint64) err
 // most 24 hours; 0 or less makes it visible at once) and ends renewal. It
 // returns the delivery number of the new handle; the old handle is refused from
 // then on, except the first one of a renewable delivery, which stays valid
-// beside the new one. *HandleError as Ack, and with ReasonSettled.
+// beside the new one. *HandleError as Ack, and with ReasonSettled; in order also
+// for a handle of an earlier process whose message group is not known yet.
 func (d *Dispatcher) ChangeInvisible(now Instant, queue uint16, offset, delivery uint64, delay time.Duration) (uint64, error) {
+	return d.changeInvisible(now, queue, offset, delivery, delay, false)
+}
+
+// Suspend is ChangeInvisible for a consumer that did not begin with the message:
+// its delivery does not count as an attempt.
+func (d *Dispatcher) Suspend(now Instant, queue uint16, offset, delivery uint64, delay time.Duration) (uint64, error) {
+	return d.changeInvisible(now, queue, offset, delivery, delay, true)
+}
+
+func (d *Dispatcher) changeInvisible(now Instant, queue uint16, offset, delivery uint64, delay time.Duration, suspend bool) (uint64, error) {
 	d.mu.Lock()
 	defer d.unlock()
-	slot, reason := d.own(now, queue, offset, delivery)
+	slot, reason := d.own(now, queue, offset, delivery, false)
 	if reason != 0 {
 		return 0, &HandleError{Reason: reason}
 	}
 	d.leave(slot)
+	d.forgetAttempt(slot)
 	d.number++
 	number := d.number
 	e := &d.entries[slot]
@@ -43,6 +58,14 @@ func (d *Dispatcher) ChangeInvisible(now Instant, queue uint16, offset, delivery
 	}
 	e.delivery = number
 	e.renew = false
+	if suspend && e.attempts > 0 {
+		e.attempts--
+	}
+	if e.status == parked {
+		e.deadline = now.Add(min(max(delay, 0), maxHold))
+		d.touch(slot)
+		return number, nil
+	}
 	if e.attempts >= d.max && delay <= 0 {
 		// Nothing to wait for, and nothing of it is left to deliver.
 		d.lapse(slot)
@@ -61,7 +84,7 @@ func (d *Dispatcher) ChangeInvisible(now Instant, queue uint16, offset, delivery
 func (d *Dispatcher) Condemn(now Instant, queue uint16, offset, delivery uint64) (Dead, error) {
 	d.mu.Lock()
 	defer d.unlock()
-	slot, reason := d.own(now, queue, offset, delivery)
+	slot, reason := d.own(now, queue, offset, delivery, false)
 	if reason != 0 {
 		return Dead{}, &HandleError{Reason: reason}
 	}
@@ -72,14 +95,21 @@ func (d *Dispatcher) Condemn(now Instant, queue uint16, offset, delivery uint64)
 }
 
 // own returns the entry of a message when the delivery may still decide about
-// it, else why not.
-func (d *Dispatcher) own(now Instant, queue uint16, offset, delivery uint64) (int32, Reason) {
+// it, else why not. In order, a message without an entry may only be settled, which
+// own then does: it returns none and no reason.
+func (d *Dispatcher) own(now Instant, queue uint16, offset, delivery uint64, settle bool) (int32, Reason) {
 	q := d.find(queue)
 	if q == nil || offset >= q.end {
 		return none, ReasonForeign
 	}
 	p := place{offset: offset, queue: queue}
 	slot, ok := d.table[p]
+	if !ok && d.order != nil {
+		if settle {
+			return none, d.settleUnseen(q, p, delivery)
+		}
+		return none, d.unseen(q, p)
+	}
 	if !ok {
 		return d.adopt(now, q, p, delivery)
 	}
@@ -177,6 +207,27 @@ func (d *Dispatcher) DeadLetterFailed(now Instant, queue uint16, offset uint64) 
 	}
 }
 
+// Burying returns how many messages have a dead-letter copy being written.
+func (d *Dispatcher) Burying() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := 0
+	for _, slot := range d.table {
+		if d.entries[slot].status == dying {
+			n++
+		}
+	}
+	return n
+}
+
+// LastDelivery returns the last delivery number that was given: where a dispatcher
+// that takes over may begin.
+func (d *Dispatcher) LastDelivery() uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.number
+}
+
 // touch notes that the retry state of a message is to be told by the next delta.
 func (d *Dispatcher) touch(slot int32) {
 	e := &d.entries[slot]
@@ -239,7 +290,10 @@ func (d *Dispatcher) retries(q *dispatchQueue, now Instant, wall time.Time) []Re
 		e := &d.entries[slot]
 		e.dirty, e.logged = false, e.attempts
 		r := Retry{Offset: offset, Attempts: e.attempts}
-		if e.status == held && e.deadline > now {
+		if d.order != nil {
+			r.Attempt = d.order.ticket(slot).attempt
+		}
+		if (e.status == held || e.status == parked) && e.deadline > now {
 			r.Visible = wall.Add(e.deadline.Sub(now)).Truncate(time.Millisecond)
 		}
 		out = append(out, r)

@@ -1,5 +1,7 @@
 package consumer
 
+import "maps"
+
 // place names a message inside a topic.
 type place struct {
 	offset uint64
@@ -16,6 +18,7 @@ const (
 	taken                    // a running Take matches it
 	dead                     // in the list of dead letters
 	dying                    // its copy is being written
+	parked                   // waits for its turn in its message group
 )
 
 // entry is a message that is not settled and was delivered, or waits.
@@ -60,9 +63,13 @@ func (d *Dispatcher) insert(p place) int32 {
 func (d *Dispatcher) drop(slot int32) {
 	d.leave(slot)
 	e := &d.entries[slot]
-	delete(d.table, e.place)
+	p := e.place
+	delete(d.table, p)
 	*e = entry{at: none, prev: none, next: d.free}
 	d.free = slot
+	if d.order != nil {
+		d.leaveGroup(slot, p)
+	}
 }
 
 // leave takes an entry out of the heap or list in which it stands.
@@ -221,6 +228,11 @@ func (g *graves) add(p place) {
 		g.next = (g.next + 1) % maxGraves
 	}
 	g.known[p] = struct{}{}
+}
+
+// forget drops the places of a queue. Their places in the ring are used up.
+func (g *graves) forget(queue uint16) {
+	maps.DeleteFunc(g.known, func(p place, _ struct{}) bool { return p.queue == queue })
 }
 
 func (g *graves) has(p place) bool {

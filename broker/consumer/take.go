@@ -26,6 +26,14 @@ type TakeRequest struct {
 	// read. It must let the first message through, however large: Stop for
 	// the first one of a call would be asked again without end.
 	Match func(queue uint16, offset uint64) Verdict
+	// Key names a message's group by a number, for a dispatcher that keeps order. It is
+	// called like Match, for ascending offsets, and says Deliver with the key, Skip
+	// when the message is gone, or Later when it cannot say now: then nothing
+	// behind the message is looked at for a second.
+	Key func(queue uint16, offset uint64) (uint64, Verdict)
+	// Attempt is the poll's attempt id, for a dispatcher that keeps order; nil =
+	// none.
+	Attempt *Attempt
 }
 
 // Taken is one delivery.
@@ -49,6 +57,7 @@ const (
 type claim struct {
 	place
 	slot    int32 // of its entry; none = fresh
+	again   bool  // its present delivery is handed out once more
 	verdict Verdict
 	mark    uint64 // of its queue; another one means that the queue was reset meanwhile
 }
@@ -59,6 +68,9 @@ type claim struct {
 // messages did not match. It does not allocate beyond dst in the long run.
 func (d *Dispatcher) Take(r TakeRequest, dst []Taken) (out []Taken, more bool) {
 	d.Expire(r.Now)
+	if d.order != nil {
+		return d.takeInOrder(&r, dst)
+	}
 	left, examined, skipped, stopped := r.Max, 0, 0, false
 	for left > 0 && examined < maxExamined && !stopped {
 		claims := d.claim(min(max(left, 2*skipped), maxClaims), examined == 0)
@@ -106,17 +118,7 @@ func (d *Dispatcher) claim(n int, first bool) []claim {
 	}
 	claims := d.spare[:0]
 	d.spare = nil
-	for len(claims) < n && d.ready.len > 0 {
-		slot := d.ready.first
-		d.unlink(&d.ready, slot)
-		e := &d.entries[slot]
-		if e.attempts >= d.max { // the limit was lowered meanwhile
-			d.push(&d.dead, slot, dead)
-			continue
-		}
-		e.status = taken
-		claims = append(claims, claim{place: e.place, slot: slot, mark: d.find(e.queue).mark})
-	}
+	claims = d.claimReady(claims, n)
 	want := min(n-len(claims), d.room())
 	if want <= 0 {
 		return claims
@@ -136,6 +138,22 @@ func (d *Dispatcher) claim(n int, first bool) []claim {
 		d.fresh -= uint64(size)
 		d.claimed += size
 		d.turn = (i + 1) % len(d.queues)
+	}
+	return claims
+}
+
+// claimReady fills claims up to n with messages that are to be delivered now.
+func (d *Dispatcher) claimReady(claims []claim, n int) []claim {
+	for len(claims) < n && d.ready.len > 0 {
+		slot := d.ready.first
+		d.unlink(&d.ready, slot)
+		e := &d.entries[slot]
+		if e.attempts >= d.max { // the limit was lowered meanwhile
+			d.push(&d.dead, slot, dead)
+			continue
+		}
+		e.status = taken
+		claims = append(claims, claim{place: e.place, slot: slot, mark: d.find(e.queue).mark})
 	}
 	return claims
 }
@@ -201,6 +219,7 @@ func (d *Dispatcher) conclude(r *TakeRequest, claims []claim, dst []Taken) []Tak
 	}
 	for i := len(claims) - 1; i >= 0; i-- { // redeliveries go back in their order
 		if c := &claims[i]; c.verdict == Stop && c.slot != none {
+			d.forgetAttempt(c.slot)
 			d.pushFront(&d.ready, c.slot, ready)
 		}
 	}
@@ -215,12 +234,17 @@ func (d *Dispatcher) deliver(r *TakeRequest, c *claim) Taken {
 	}
 	d.number++
 	e := &d.entries[c.slot]
-	e.attempts++
+	if !c.again {
+		e.attempts++
+	}
 	e.delivery, e.first = d.number, d.number
 	e.received, e.client, e.renewals = r.Now, "", 0
 	e.renew, e.renewed = r.Renew, r.Renew
 	if r.Renew {
 		e.client = r.Client
+	}
+	if d.order != nil {
+		d.inHands(c.slot, r.Attempt)
 	}
 	d.hold(c.slot, r.Now.Add(min(max(r.Invisible, 0), maxHold)))
 	return Taken{Queue: c.queue, Offset: c.offset, Attempt: e.attempts, Delivery: e.delivery}

@@ -59,9 +59,18 @@
 // ends before costs a delay of one interval. Clients connect to every broker that a
 // route names, so each broker asks over its own streams only.
 //
+// # Order
+//
+// A FIFO topic takes FIFO messages only, each with a message group, whatever queue
+// the client chose: clients disagree on the hash, and the Store decides. Settings say
+// fifo to groups that read in order (zone.Topology.InOrder). Their assignment names
+// each queue, and a push consumer gets one message by each receive: clients work a
+// batch off one after the other, so that in a larger one a slow message group holds
+// up others. A repeated attempt id is passed on to the Store.
+//
 // # What is refused
 //
-// FIFO, PRIORITY and LITE messages, FIFO groups and topics,
+// PRIORITY and LITE messages and topics,
 // SQL filters over properties of the system other than TAGS, SyncLiteSubscription (UNSUPPORTED).
 //
 // # Goroutines
@@ -72,7 +81,7 @@
 // the AccessSource, and one reader for each Telemetry stream; it joins them all.
 // The handler of a Telemetry stream is the stream's only writer.
 //
-// # Order
+// # Sequence
 //
 // Messages of one SendMessage reach the Store in one call and in the request's
 // order. Messages of one receive are sent in the Store's order. Nothing else is

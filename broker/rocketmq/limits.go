@@ -27,6 +27,7 @@ const (
 	maxRequestBytes  = 16 << 20            // of one gRPC message: well above a body of maxBody, so that one too large is answered and not cut off
 	leastRequests    = 4 * maxRequestBytes // of MaxRequests: below, a few large requests keep all others out
 	maxReceiveBytes  = 16 << 20            // bodies of one receive
+	orderedBatch     = 1                   // messages of one receive of a push consumer in order: clients work a batch off one after the other, so that a slow message group would hold up the others of its batch
 	maxBatch         = 1024                // messages of one SendMessage
 	maxAckEntries    = 1024
 	maxMessageID     = 128 // bytes; ids are 34 today, older ones shorter

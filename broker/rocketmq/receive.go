@@ -160,6 +160,9 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 		return r, st
 	}
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
+	if req.GetAutoRenew() && t.InOrder(group, sub.info) {
+		r.Max = orderedBatch
+	}
 	r.MaxBytes = maxReceiveBytes
 	r.Renew = req.GetAutoRenew() && known
 	r.ClientID = id

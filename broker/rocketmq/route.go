@@ -20,8 +20,8 @@ type subject struct {
 	name     zone.Topic
 	info     *zone.TopicInfo // nil for a dead-letter topic
 	queues   int
-	kind     pb.MessageType
-	readable bool // consumers of this zone find it here
+	types    []pb.MessageType // that it takes
+	readable bool             // consumers of this zone find it here
 	writable bool
 }
 
@@ -35,13 +35,13 @@ func find(t *zone.Topology, z *zone.ZoneInfo, name zone.Topic) (subject, *pb.Sta
 		if info == nil && !t.UnknownGroupsNewest && name != broker.ParkedTopic {
 			return subject{}, refuse(pb.Code_TOPIC_NOT_FOUND, "there is no consumer group "+g+" for the topic "+string(name))
 		}
-		return subject{name: name, queues: 1, kind: pb.MessageType_NORMAL, readable: true}, nil
+		return subject{name: name, queues: 1, types: acceptedBy(zone.KindNormal), readable: true}, nil
 	}
 	info := t.FindTopic(name)
 	if info == nil {
 		return subject{}, refuse(pb.Code_TOPIC_NOT_FOUND, "the topology does not declare the topic "+string(name))
 	}
-	s := subject{name: name, info: info, queues: max(info.Queues, 1), kind: messageType(info.Kind)}
+	s := subject{name: name, info: info, queues: max(info.Queues, 1), types: acceptedBy(info.Kind)}
 	s.writable = info.ResidentIn(z.City)
 	s.readable = t.LandsIn(info, z)
 	return s, nil
@@ -151,7 +151,7 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 		for _, b := range brokers {
 			out = append(out, &pb.MessageQueue{
 				Topic: req.GetTopic(), Id: int32(id), Permission: sub.permission(), Broker: b,
-				AcceptMessageTypes: []pb.MessageType{sub.kind},
+				AcceptMessageTypes: sub.types,
 			})
 		}
 	}
@@ -163,7 +163,9 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 
 // QueryAssignment gives every push consumer all brokers of the zone that hold the
 // topic, one entry for all queues of each: consumers share the load by receiving. A
-// pull consumer gets each queue, for that is what it pulls from.
+// pull consumer gets each queue, for that is what it pulls from. In order it is one
+// entry for each queue as well, as a client has one receive at a time for each entry,
+// and then gets one message by each (see receiveRequest).
 func (s *Server) QueryAssignment(ctx context.Context, req *pb.QueryAssignmentRequest) (*pb.QueryAssignmentResponse, error) {
 	out, st := s.assign(ctx, req)
 	return &pb.QueryAssignmentResponse{Status: st, Assignments: out}, nil
@@ -183,7 +185,8 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 		return nil, st
 	}
 	ids := []int32{allQueues}
-	if id, _ := clientID(ctx); s.clients.kind(id) == pb.ClientType_PULL_CONSUMER { // judged before
+	id, _ := clientID(ctx) // judged before
+	if t.InOrder(group, sub.info) || s.clients.kind(id) == pb.ClientType_PULL_CONSUMER {
 		ids = ids[:0]
 		for id := range sub.queues {
 			ids = append(ids, int32(id))
@@ -198,7 +201,7 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 		for _, id := range ids {
 			out = append(out, &pb.Assignment{MessageQueue: &pb.MessageQueue{
 				Topic: req.GetTopic(), Id: id, Permission: sub.permission(), Broker: b,
-				AcceptMessageTypes: []pb.MessageType{sub.kind},
+				AcceptMessageTypes: sub.types,
 			}})
 		}
 	}
@@ -214,12 +217,10 @@ func consumable(t *zone.Topology, z *zone.ZoneInfo, sub subject, group zone.Cons
 		return refuse(pb.Code_CONSUMER_GROUP_NOT_FOUND, "the topology does not declare the consumer group "+string(group))
 	case !sub.readable:
 		return refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" does not land in the zone "+string(z.Name)+" and cannot be received here")
-	case sub.info != nil && sub.info.Kind != zone.KindNormal && sub.info.Kind != zone.KindTransaction && sub.info.Kind != zone.KindDelay:
-		return refuse(pb.Code_UNSUPPORTED, "topics of kind "+sub.info.Kind.String()+" are not supported")
+	case sub.info != nil && accepted[sub.info.Kind] == nil:
+		return supportedKind(sub.info)
 	case info == nil:
 		return nil
-	case info.FIFO:
-		return refuse(pb.Code_UNSUPPORTED, "ordered (fifo) consumer groups are not supported")
 	case info.Cache:
 		return refuse(pb.Code_FORBIDDEN, "the consumer group "+string(group)+" is a cache's subscription and not received by clients")
 	case sub.info == nil:

@@ -142,7 +142,7 @@ func TestAssignmentIsAllQueuesOfEachBroker(t *testing.T) {
 		{"g", "none", pb.Code_TOPIC_NOT_FOUND},
 		{"", "t", pb.Code_ILLEGAL_CONSUMER_GROUP},
 		{"g", "", pb.Code_ILLEGAL_TOPIC},
-		{"fifos", "ordered", pb.Code_UNSUPPORTED},
+		{"fifos", "ordered", pb.Code_OK},
 		{"g", "%DLQ%steps", pb.Code_OK},
 	} {
 		want(t, assign(tt.group, tt.topic).GetStatus(), tt.code)

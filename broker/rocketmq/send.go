@@ -234,40 +234,6 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	return nil
 }
 
-// checkKind judges the message group, the message's type against the topic's, and
-// what is supported.
-func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
-	if g := sp.GetMessageGroup(); sp.MessageGroup != nil && (blank(g) || control(g) || len(g) > maxMessageGroup) {
-		return refuse(pb.Code_ILLEGAL_MESSAGE_GROUP, fmt.Sprintf("the message group has %d bytes, the limit is %d; it must not be blank or have control characters", len(g), maxMessageGroup))
-	}
-	kind := sp.GetMessageType()
-	switch kind {
-	case pb.MessageType_NORMAL, pb.MessageType_DELAY, pb.MessageType_TRANSACTION, pb.MessageType_MESSAGE_TYPE_UNSPECIFIED:
-	case pb.MessageType_FIFO, pb.MessageType_PRIORITY, pb.MessageType_LITE:
-		return unsupported("messages of type " + kind.String())
-	default:
-		return refuse(pb.Code_BAD_REQUEST, "the message type "+kind.String()+" is not known")
-	}
-	conflict := ""
-	switch {
-	case info.Kind != zone.KindNormal && info.Kind != zone.KindDelay && info.Kind != zone.KindTransaction:
-		return unsupported("topics of kind " + info.Kind.String())
-	case (kind == pb.MessageType_DELAY) != (info.Kind == zone.KindDelay), (kind == pb.MessageType_TRANSACTION) != (info.Kind == zone.KindTransaction):
-		return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, fmt.Sprintf("the topic %s takes messages of type %s", info.Name, messageType(info.Kind)))
-	case sp.MessageGroup != nil:
-		conflict = "message group"
-	case sp.DeliveryTimestamp != nil && info.Kind != zone.KindDelay:
-		conflict = "delivery timestamp"
-	case sp.Priority != nil:
-		conflict = "priority"
-	case sp.GetLiteTopic() != "":
-		conflict = "lite topic"
-	default:
-		return nil
-	}
-	return refuse(pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "a "+messageType(info.Kind).String()+" message has no "+conflict)
-}
-
 // checkBody judges size, encoding and digest.
 func checkBody(info *zone.TopicInfo, m *pb.Message) *pb.Status {
 	limit := bodyLimit(info)

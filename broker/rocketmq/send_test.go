@@ -120,9 +120,9 @@ func TestSendLimits(t *testing.T) {
 		{"id 128", "t", sp(func(p *pb.SystemProperties) { p.MessageId = strings.Repeat("A", 128) }), pb.Code_OK, ""},
 		{"id 129", "t", sp(func(p *pb.SystemProperties) { p.MessageId = strings.Repeat("A", 129) }), pb.Code_ILLEGAL_MESSAGE_ID, "128"},
 		{"group on a NORMAL message", "t", sp(func(p *pb.SystemProperties) { p.MessageGroup = str("u1") }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"},
-		{"group 63", "ordered", sp(func(p *pb.SystemProperties) { p.MessageGroup = str(strings.Repeat("1", 63)) }), pb.Code_UNSUPPORTED, "fifo"},
-		{"group 64", "ordered", sp(func(p *pb.SystemProperties) { p.MessageGroup = str(strings.Repeat("1", 64)) }), pb.Code_ILLEGAL_MESSAGE_GROUP, "63"},
-		{"group blank", "ordered", sp(func(p *pb.SystemProperties) { p.MessageGroup = str(" ") }), pb.Code_ILLEGAL_MESSAGE_GROUP, "blank"},
+		{"group 63", "ordered", fifo(strings.Repeat("1", 63)), pb.Code_OK, ""},
+		{"group 64", "ordered", fifo(strings.Repeat("1", 64)), pb.Code_ILLEGAL_MESSAGE_GROUP, "63"},
+		{"group blank", "ordered", fifo(" "), pb.Code_ILLEGAL_MESSAGE_GROUP, "blank"},
 		{"born host", "t", sp(func(p *pb.SystemProperties) { p.BornHost = strings.Repeat("h", 256) }), pb.Code_BAD_REQUEST, "255"},
 		{"trace context", "t", sp(func(p *pb.SystemProperties) { p.TraceContext = str(strings.Repeat("0", 513)) }), pb.Code_BAD_REQUEST, "512"},
 		{"born timestamp", "t", sp(func(p *pb.SystemProperties) { p.BornTimestamp = &timestamppb.Timestamp{Seconds: 1 << 60} }), pb.Code_BAD_REQUEST, "range"},
@@ -131,12 +131,14 @@ func TestSendLimits(t *testing.T) {
 		{"encoding gzip", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = pb.Encoding_GZIP }), pb.Code_OK, ""},
 		{"type missing", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 0 }), pb.Code_OK, ""},
 		{"type unknown", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 99 }), pb.Code_BAD_REQUEST, "99"},
-		{"FIFO", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_FIFO; p.MessageGroup = str("u1") }), pb.Code_UNSUPPORTED, "FIFO"},
+		{"FIFO on a NORMAL topic", "t", fifo("u1"), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes NORMAL"},
+		{"FIFO without group", "ordered", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_FIFO }), pb.Code_ILLEGAL_MESSAGE_GROUP, "needs a message group"},
+		{"FIFO with delivery time", "ordered", func(m *pb.Message) { fifo("u1")(m); m.SystemProperties.DeliveryTimestamp = timestamppb.Now() }, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
 		{"DELAY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_DELAY }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
 		{"TRANSACTION", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_TRANSACTION }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
 		{"PRIORITY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_PRIORITY }), pb.Code_UNSUPPORTED, "PRIORITY"},
 		{"LITE", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_LITE }), pb.Code_UNSUPPORTED, "LITE"},
-		{"NORMAL on a FIFO topic", "ordered", nil, pb.Code_UNSUPPORTED, "fifo"},
+		{"NORMAL on a FIFO topic", "ordered", nil, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes FIFO"},
 		{"delivery time", "t", sp(func(p *pb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
 		{"priority", "t", sp(func(p *pb.SystemProperties) { p.Priority = proto.Int32(1) }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "priority"},
 		{"lite topic", "t", sp(func(p *pb.SystemProperties) { p.LiteTopic = str("l") }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "lite"},
@@ -150,6 +152,13 @@ func TestSendLimits(t *testing.T) {
 				t.Errorf("the text %q does not name %q", st.GetMessage(), tt.text)
 			}
 		})
+	}
+}
+
+// fifo makes the message one of a message group.
+func fifo(group string) func(*pb.Message) {
+	return func(m *pb.Message) {
+		m.SystemProperties.MessageType, m.SystemProperties.MessageGroup = pb.MessageType_FIFO, str(group)
 	}
 }
 

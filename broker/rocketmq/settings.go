@@ -100,10 +100,15 @@ func (s *Server) answerConsumer(ctx context.Context, reply *pb.Settings) time.Du
 	sub := reply.GetSubscription()
 	group := &unknownGroup
 	t, _ := s.topology()
-	if info := t.FindConsumerGroup(zone.ConsumerGroup(fullName(ctx, sub.GetGroup()))); info != nil {
+	name := zone.ConsumerGroup(fullName(ctx, sub.GetGroup()))
+	if info := t.FindConsumerGroup(name); info != nil {
 		group = info
 	}
-	sub.Fifo = proto.Bool(group.FIFO)
+	fifo := group.FIFO
+	for _, e := range sub.GetSubscriptions() {
+		fifo = fifo || t.InOrder(name, t.FindTopic(zone.Topic(fullName(ctx, e.GetTopic()))))
+	}
+	sub.Fifo = proto.Bool(fifo)
 	sub.ReceiveBatchSize = proto.Int32(maxReceiveBatch)
 	poll := s.opts.MaxPoll
 	if d := sub.GetLongPollingTimeout().AsDuration(); d > 0 && d < poll {

@@ -73,27 +73,33 @@ func (s *Server) count(ctx context.Context, op string, g zone.ConsumerGroup, t z
 	s.metrics.settled.Add(ctx, 1, s.metrics.set(key).add...)
 }
 
-// ChangeInvisibleDuration reschedules a delivery. The answer has the handle to use
+// ChangeInvisibleDuration reschedules a delivery; with suspend it does not count as
+// an attempt. The answer has the handle to use
 // from now on; in a failure it is the old one, as some clients take it before they
 // look at the status.
 func (s *Server) ChangeInvisibleDuration(ctx context.Context, req *pb.ChangeInvisibleDurationRequest) (*pb.ChangeInvisibleDurationResponse, error) {
 	handle := req.GetReceiptHandle()
 	g, t, st := s.settling(ctx, req.GetGroup(), req.GetTopic())
 	if st == nil {
-		st = s.changeInvisible(ctx, g, t, req.GetInvisibleDuration(), &handle)
+		change := s.store.ChangeInvisible
+		if req.GetSuspend() {
+			change = s.store.Suspend
+		}
+		st = s.changeInvisible(ctx, g, t, req.GetInvisibleDuration(), &handle, change)
 		s.count(ctx, opNack, g, t, st)
 	}
 	return &pb.ChangeInvisibleDurationResponse{Status: st, ReceiptHandle: handle}, nil
 }
 
-func (s *Server) changeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, asked *durationpb.Duration, handle *string) *pb.Status {
+func (s *Server) changeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, asked *durationpb.Duration, handle *string,
+	change func(context.Context, zone.ConsumerGroup, zone.Topic, string, time.Duration) (string, error)) *pb.Status {
 	d := asked.AsDuration()
 	if asked != nil && (asked.CheckValid() != nil || d < 0 || d > maxInvisible) {
 		return refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from 0 to %v", d, maxInvisible))
 	}
 	d = max(d, s.floor(ctx, g))
 	return s.settle(*handle, func(old string) error {
-		renewed, err := s.store.ChangeInvisible(ctx, g, t, old, d)
+		renewed, err := change(ctx, g, t, old, d)
 		if err == nil {
 			*handle = renewed
 		}

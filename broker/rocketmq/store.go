@@ -25,6 +25,8 @@ type Store interface {
 	// ChangeInvisible makes the message visible after d and returns the handle
 	// that replaces the given one.
 	ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
+	// Suspend is ChangeInvisible without counting the delivery as an attempt.
+	Suspend(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
 	// DeadLetter moves the message to the group's dead-letter topic. At nil the
 	// move is durable as a whole. It is idempotent.
 	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error

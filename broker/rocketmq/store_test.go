@@ -205,6 +205,16 @@ func (s *memStore) ChangeInvisible(_ context.Context, g zone.ConsumerGroup, t zo
 	return key + "/" + strconv.Itoa(h.serial), nil
 }
 
+func (s *memStore) Suspend(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error) {
+	renewed, err := s.ChangeInvisible(ctx, g, t, handle, d)
+	if err == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.held[handle[:strings.LastIndexByte(handle, '/')]].attempt--
+	}
+	return renewed, err
+}
+
 func (s *memStore) DeadLetter(_ context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -57,7 +57,7 @@ func TestSendCarriesEveryField(t *testing.T) {
 	sp := m.GetSystemProperties()
 	if string(m.GetBody()) != "hello" || sp.GetTag() != "a" || sp.GetMessageGroup() != "mg" || sp.GetTraceContext() != "00-1-2-01" ||
 		!reflect.DeepEqual(sp.GetKeys(), []string{"k1"}) || m.GetUserProperties()["x"] != "y" || !sp.GetBornTimestamp().AsTime().Equal(time.Unix(7, 5)) ||
-		sp.GetMessageType() != pb.MessageType_NORMAL || sp.GetBodyEncoding() != pb.Encoding_IDENTITY {
+		sp.GetMessageType() != pb.MessageType_FIFO || sp.GetBodyEncoding() != pb.Encoding_IDENTITY {
 		t.Errorf("sent %v", m)
 	}
 	if got := f.md.Get("x-mq-client-id"); len(got) != 1 || got[0] != "me" {

@@ -27,7 +27,8 @@ type Message struct {
 	ID string
 	// DeliverAt is when to deliver a message of type DELAY; it goes with it.
 	DeliverAt time.Time
-	// Type is the message type; the zero value means NORMAL, or DELAY with DeliverAt.
+	// Type is the message type; the zero value means FIFO with a message group, DELAY
+	// with DeliverAt, else NORMAL.
 	Type pb.MessageType
 	// Encoding says how Body is compressed; the zero value means IDENTITY.
 	Encoding pb.Encoding
@@ -214,7 +215,10 @@ func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Ti
 	}
 	if sp.MessageType = m.Type; sp.MessageType == pb.MessageType_MESSAGE_TYPE_UNSPECIFIED {
 		sp.MessageType = pb.MessageType_NORMAL
-		if !m.DeliverAt.IsZero() {
+		switch {
+		case m.MessageGroup != "":
+			sp.MessageType = pb.MessageType_FIFO
+		case !m.DeliverAt.IsZero():
 			sp.MessageType = pb.MessageType_DELAY
 		}
 	}

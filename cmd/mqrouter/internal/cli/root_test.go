@@ -94,7 +94,7 @@ func TestValidateTellsWhatNodesRefuse(t *testing.T) {
 		out, says string
 	}{
 		"":                                      {topic, ExitOK, "is valid", ""},
-		"    kind: fifo\n":                      {topic, ExitOK, "topic orders is of kind fifo", ""},
+		"    kind: lite\n":                      {topic, ExitOK, "topic orders is of kind lite", ""},
 		"    at_budget: gap\n    colour: red\n": {topic, ExitFailed, "colour", "has 1 fault\n"},
 		second + node:                           {"            nodes:\n", ExitFailed, "broker group cz-sz-a has 2 nodes", "nodes of this version refuse it"},
 	} {

@@ -96,7 +96,7 @@ func (e *env) validated(path string, t *zone.Topology) error {
 			fmt.Fprintf(w, "%s is valid: deployment %s, epoch %s, digest %x\n", path, t.Deployment, t.Epoch, t.Digest[:8])
 		}
 		for _, topic := range t.Topics {
-			if topic.Kind != zone.KindNormal {
+			if !broker.SupportsKind(topic.Kind) {
 				fmt.Fprintf(w, "note: topic %s is of kind %s: this version refuses publishes to it\n", topic.Name, topic.Kind)
 			}
 		}

@@ -1,0 +1,24 @@
+package zone
+
+import "slices"
+
+// orderByDefault makes a consumer group that does not say fifo read in order when
+// one of its topics is of kind fifo: a FIFO topic never comes out of order because a
+// key was forgotten. A group that says fifo: false gives the order up.
+func (g *draftConsumers) orderByDefault() {
+	if g.fifoAt.line == 0 {
+		g.info.FIFO = slices.ContainsFunc(g.info.Topics, func(t *TopicInfo) bool { return t.Kind == KindFIFO })
+	}
+}
+
+// InOrder reports whether a consumer group gets the message groups of a topic in
+// order, one message of each at a time: of FIFO topics, unless the group declares
+// that it wants no order. A group that is not declared gets them in order. topic nil
+// stands for a dead-letter topic, which has no order.
+func (t *Topology) InOrder(group ConsumerGroup, topic *TopicInfo) bool {
+	if topic == nil || topic.Kind != KindFIFO {
+		return false
+	}
+	g := t.FindConsumerGroup(group)
+	return g == nil || g.FIFO
+}
