@@ -103,6 +103,9 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 	if t.Channel != nil {
 		line("channel", quote(t.Channel.Name))
 	}
+	if t.Receipts != nil {
+		line("receipts", quote(t.Receipts.Name))
+	}
 }
 
 func canonicalConsumers(g *ConsumerGroupInfo, line func(...any)) {

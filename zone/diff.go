@@ -200,6 +200,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": at_budget", a.AtBudget.String(), b.AtBudget.String())
 	d.value(what+": max_body", formatSize(int64(a.MaxBody)), formatSize(int64(b.MaxBody)))
 	d.value(what+": channel", channelName(a.Channel), channelName(b.Channel))
+	d.value(what+": receipts", receiptsName(a), receiptsName(b))
 }
 
 // delayText is empty for topics without delayed messages.
@@ -208,6 +209,13 @@ func delayText(max time.Duration) string {
 		return ""
 	}
 	return formatDuration(max)
+}
+
+func receiptsName(t *TopicInfo) string {
+	if t.Receipts == nil {
+		return ""
+	}
+	return string(t.Receipts.Name)
 }
 
 func channelName(c *ChannelInfo) string {

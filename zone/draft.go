@@ -84,6 +84,7 @@ type draftTopic struct {
 	routeAt       place
 	kindAt        place
 	maxDelayAt    place
+	receipts      ref // the name is empty when the file does not say it
 	classAt       place
 	budgetAt      place
 	transactionAt place

@@ -43,6 +43,9 @@ func (d *draft) readTopic(v value) {
 			t.maxDelayAt = v.at()
 			d.duration(v, "max_delay", time.Second, maxMaxDelay, &info.MaxDelay)
 		}},
+		{"receipts", false, func(v value) {
+			t.receipts = ref{name: d.name(v, "the topic of the receipts", topicName), at: v.at()}
+		}},
 		{"route", true, func(v value) { d.readRoute(v, t) }},
 		{"transaction", false, func(v value) { d.readTransaction(v, t) }},
 		{"channel", false, func(v value) {

@@ -54,6 +54,9 @@ func (t *Topology) Explain(q Query) []Step {
 	if topic.Kind == KindTransaction {
 		add("transaction", "waits at the origin for its producer's decision, %s; what follows is for one that is committed", topic.Transaction)
 	}
+	if topic.Receipts != nil {
+		add("receipts", "a receipt goes to topic %s of the zone of origin once all groups of the destination have settled the message", topic.Receipts.Name)
+	}
 	if q.From != nil {
 		add("published", "in zone %s (%s) of city %s", q.From.Name, q.From.Kind, q.From.City.Name)
 	} else {

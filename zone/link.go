@@ -19,6 +19,7 @@ func (d *draft) link() {
 	d.linkVias()
 	d.linkStandbys()
 	d.linkTopics()
+	d.linkReceipts()
 	d.linkChannels()
 	d.linkConsumers()
 }
@@ -158,6 +159,19 @@ func (d *draft) linkTopics() {
 			for _, c := range dt.info.Residency {
 				dt.info.resident[c.Index] = true
 			}
+		}
+	}
+}
+
+// linkReceipts finds the topics of receipts.
+func (d *draft) linkReceipts() {
+	for _, dt := range d.topics {
+		if dt.receipts.name == "" {
+			continue
+		}
+		known := d.topo.index.topics
+		if dt.info.Receipts = known[Topic(dt.receipts.name)]; dt.info.Receipts == nil {
+			unknown(d, dt.receipts, "topic", known)
 		}
 	}
 }

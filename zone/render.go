@@ -187,6 +187,9 @@ func showTopics(b *strings.Builder, t *Topology) {
 		if topic.Durability == DurabilityBuffered {
 			kind += ", buffered"
 		}
+		if topic.Receipts != nil {
+			kind += ", receipts to " + string(topic.Receipts.Name)
+		}
 		rows = append(rows, []string{string(topic.Name), topic.Route.String(), kind, topic.Class.String(),
 			fmt.Sprint(topic.Queues), formatDuration(topic.Retention), formatSize(topic.Budget) + " " + topic.AtBudget.String(),
 			formatSize(int64(topic.MaxBody)), cities})

@@ -123,6 +123,7 @@ func TestDiffNamesWhatChanges(t *testing.T) {
 		{"  - name: shenzhen\n", "  - name: shenzhen\n    max_body: 4MiB\n", ""},
 		{"retention: 168h", "retention: 24h", "~ topic ledger: retention: 168h -> 24h"},
 		{"  - name: orders\n", "  - name: orders\n    kind: delay\n", "~ topic orders: kind: normal -> delay\n~ topic orders: max_delay: - -> 720h"},
+		{"  - name: transfer\n", "  - name: transfer\n    receipts: orders\n", "~ topic transfer: receipts: - -> orders"},
 		{"budget: 256MiB", "budget: 128MiB", "~ topic member: budget: 256MiB -> 128MiB"},
 		{"[shanghai, hangzhou]", "[shanghai]", "~ topic audit: residency: hangzhou,shanghai -> shanghai"},
 		{"30s, 1m, 5m", "30s", "~ consumer group ledger-book: retry: 1s, 5s, 10s, 30s, 1m, 5m -> 1s, 5s, 10s, 30s"},

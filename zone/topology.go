@@ -123,6 +123,9 @@ type TopicInfo struct {
 	MaxBody    int           // bytes
 	MaxDelay   time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
 	Route      Route
+	// Receipts is where a receipt goes, in the zone where a message was published, once
+	// all groups of its destination have settled it; nil = none are written.
+	Receipts *TopicInfo
 	// Transaction is set for topics of kind transaction, else zero.
 	Transaction Transaction
 	Channel     *ChannelInfo // set for broadcast routes, else nil

@@ -33,6 +33,7 @@ func (d *draft) checkTopic(t *draftTopic) {
 			"only broadcasts of changes are compacted, by key and version; use refuse or gap")
 	}
 	d.checkTransaction(t)
+	d.checkReceipts(t)
 	d.checkResidency(t)
 	d.checkLimits(t)
 }
