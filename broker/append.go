@@ -97,6 +97,9 @@ func (b *Broker) deliver(c *commitlog.Committed) {
 	if woken.flows {
 		poke(b.legKick)
 	}
+	if woken.receipts {
+		poke(b.receiptKick)
+	}
 	if woken.due {
 		poke(b.dueKick)
 	}
@@ -133,7 +136,7 @@ func (b *Broker) foldAll(c *commitlog.Committed) error {
 }
 
 // woken says who has something to do after a delivery.
-type woken struct{ flows, due bool }
+type woken struct{ flows, due, receipts bool }
 
 // takeDirty tells dispatchers and waiters of what was touched. mu is held.
 func (b *Broker) takeDirty() woken {
@@ -165,5 +168,6 @@ func (b *Broker) takeDirty() woken {
 	w.flows = s.takeDirtyRelays() || w.flows
 	w.due = s.timers.soonest > 0 && s.timers.soonest < b.dueBefore.Load()
 	s.timers.soonest = 0
+	w.receipts, s.receiptsDue = s.receiptsDue, false
 	return w
 }

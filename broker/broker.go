@@ -51,12 +51,14 @@ type Broker struct {
 	kick     chan struct{} // capacity 1: the progress loop has something to do
 	snapKick chan struct{} // capacity 1: a snapshot is due
 	legKick  chan struct{} // capacity 1: LegsChanged
-	overKick chan struct{} // capacity 1: a backlog may have passed its budget
-	dueKick  chan struct{} // capacity 1: a delayed message came that is due soon, or what blocks some may be gone
-	overUse  chan struct{} // capacity 1: held by who compares backlogs with budgets
-	failed   chan struct{} // closed with the first failure
-	failErr  error         // why; written once before failed closes
-	failOnce sync.Once
+
+	receiptKick chan struct{} // capacity 1: receipts may have to be given
+	overKick    chan struct{} // capacity 1: a backlog may have passed its budget
+	dueKick     chan struct{} // capacity 1: a delayed message came that is due soon, or what blocks some may be gone
+	overUse     chan struct{} // capacity 1: held by who compares backlogs with budgets
+	failed      chan struct{} // closed with the first failure
+	failErr     error         // why; written once before failed closes
+	failOnce    sync.Once
 
 	// gate lets calls that change what is in consumers' hands finish before
 	// Close makes it durable, and refuses them from then on.
@@ -111,7 +113,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		damage: loglimit.Limit{Lines: damageLines, Window: damageWindow},
 		fs:     o.FS, dir: o.Dir, limits: o.Limits, logger: o.Logger, start: time.Now(),
 		self: o.Node.Group.Name, node: o.Node.Name,
-		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
+		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
 		clock: timer.NewClock(o.Wall),
@@ -142,6 +144,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	}
 	b.resumeHands()
 	b.loops.Go(b.dueLoop)
+	b.loops.Go(b.receiptLoop)
 	return b, nil
 }
 

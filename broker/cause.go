@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -54,6 +55,8 @@ type Cause struct {
 	Bucket uint64
 
 	Original record.Identity // of the message itself
+
+	Offsets []consumer.Range // of CauseReceipt: what it is the receipt of
 }
 
 const causeVersion = 1
@@ -82,6 +85,9 @@ func appendCause(dst []byte, c *Cause) []byte {
 	e.u64(uint64(c.Original.Incarnation))
 	e.uint(c.Original.Epoch)
 	e.uint(uint64(c.Original.Position))
+	if c.Kind == CauseReceipt {
+		e.offsets(c.Offsets)
+	}
 	return e.b
 }
 
@@ -114,6 +120,9 @@ func ParseCause(b []byte) (Cause, error) {
 		Incarnation: record.Incarnation(d.u64()),
 		Epoch:       d.uint(),
 		Position:    record.Position(d.uint()),
+	}
+	if c.Kind == CauseReceipt {
+		c.Offsets = d.offsets()
 	}
 	if !d.ok() {
 		return Cause{}, &BodyError{What: "dead-letter cause", Version: causeVersion}

@@ -29,7 +29,7 @@ func (e *BodyError) Error() string {
 // uvarint count, flow as in Cause. Each begins with a version byte.
 //
 //	TypeTopologyApplied  version u8 = 1 or 2 | term, number uvarint | digest 32 bytes |
-//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows), channel str |
+//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows, 4 the topic of its receipts follows), channel str, receipts str |
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
 //	                     n, each channel: name str, n, each leg: city str, group str |
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
@@ -69,6 +69,7 @@ const (
 const (
 	flagBroadcast = 1
 	flagChannel   = 2
+	flagReceipts  = 4
 	flagCache     = 1
 )
 
@@ -97,6 +98,7 @@ type topicBody struct {
 	retention time.Duration
 	broadcast bool
 	channel   string // whose numbers the topic's records have; empty when it is no broadcast
+	receipts  zone.Topic
 }
 
 type groupBody struct {
@@ -134,9 +136,12 @@ func (t *topologyBody) append(dst []byte) []byte {
 		e.str(string(x.name))
 		e.uint(uint64(x.queues))
 		e.uint(uint64(x.retention / time.Millisecond))
-		e.byte(flagIf(x.broadcast, flagBroadcast) | flagIf(x.channel != "", flagChannel))
+		e.byte(flagIf(x.broadcast, flagBroadcast) | flagIf(x.channel != "", flagChannel) | flagIf(x.receipts != "", flagReceipts))
 		if x.channel != "" {
 			e.str(x.channel)
+		}
+		if x.receipts != "" {
+			e.str(string(x.receipts))
 		}
 	}
 	e.uint(uint64(len(t.groups)))
@@ -198,6 +203,9 @@ func parseTopologyBody(b []byte) (*topologyBody, error) {
 		x.broadcast = flags&flagBroadcast != 0
 		if flags&flagChannel != 0 {
 			x.channel = d.str()
+		}
+		if flags&flagReceipts != 0 {
+			x.receipts = zone.Topic(d.str())
 		}
 		t.topics = append(t.topics, x)
 	}

@@ -27,11 +27,11 @@
 //
 // # Goroutines
 //
-// Open starts six, which Close joins: one expires deliveries and appends
+// Open starts seven, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
 // snapshots, one trims, one does what topics declare for backlogs that have
 // reached their budgets, one (the due loop) delivers delayed messages, one looks at
-// half messages whose time has come. The log calls the fold on its own goroutine.
+// half messages whose time has come, one writes receipts. The log calls the fold on its own goroutine.
 // Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
@@ -56,6 +56,9 @@
 //     SetOffset and ResetGroup put it elsewhere: one record, durable at nil, whose
 //     position marks the reset. What the group did before it, logged or in hands,
 //     cannot undo a part of it.
+//   - A message of a topic with receipts gets one when all declared groups here have
+//     settled it: receipt and marks are one record, appended by a loop and judged by
+//     the fold.
 //   - What a destination is not sent (declared lost, or made needless by a newer
 //     change) is decided in the log first, told to the destination, and shown to
 //     readers of its landings. The cursor moves when the destination has settled it.

@@ -239,6 +239,9 @@ func (b *Broker) describeGroups(f *Found, t *topic) {
 		return
 	}
 	for _, sub := range t.subs {
+		if sub.key.group == receiptGroup {
+			continue
+		}
 		if sub.key.group == replayGroup {
 			f.Replayed = b.state.settledIn(sub.key, f.Queue, f.Offset)
 			continue

@@ -106,6 +106,8 @@ func (s *state) settleCause(e *commitlog.Entry, v record.View) (bool, error) {
 	switch c.Kind {
 	case CauseReplay:
 		s.markReplayed(&c)
+	case CauseReceipt:
+		return s.applyReceipt(&c), nil
 	case CauseDue:
 		return s.fire(&c, v, e.Position), nil
 	case CauseCommit:
@@ -177,6 +179,7 @@ func (s *state) applyDeadLetter(e *commitlog.Entry, v record.View) (placement, e
 			return placement{}, nil
 		}
 		s.progress.Settle(key.group, key.topic, uint16(c.Queue), c.Offset)
+		s.noteGivenUp(key, c.Queue, c.Offset)
 	case CauseLeg:
 		l := s.legOf(c.Flow, legKey{c.City, c.Destination})
 		if l == nil || c.Number <= l.cursor || c.Number <= l.parked {
@@ -234,7 +237,14 @@ func (s *state) applyProgress(body []byte) error {
 			s.counts.VoidProgress++
 			continue
 		}
+		if g.Group == receiptGroup {
+			for _, q := range g.Queues {
+				s.counts.NoReceipts += s.dropReceipts(g.Topic, int(q.Queue), q.Acked)
+			}
+			continue
+		}
 		kept = append(kept, g)
+		s.receiptsDue = s.receiptsDue || t.receipts != ""
 	}
 	s.counts.VoidProgress += uint64(s.progress.Apply(consumer.Delta{Groups: kept}))
 	return nil

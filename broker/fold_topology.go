@@ -19,6 +19,7 @@ func (s *state) applyTopology(pos record.Position, body []byte) error {
 		return err
 	}
 	s.applyGroups(t)
+	s.receiptsDue = true
 	if err := s.applyOnward(pos, t); err != nil {
 		return err
 	}
@@ -45,6 +46,7 @@ func (s *state) applyTopics(pos record.Position, body *topologyBody) error {
 		if err := s.grow(t, d.queues); err != nil {
 			return err
 		}
+		s.declareReceipts(t, d.receipts)
 	}
 	// In order of names, so that whatever dropping does is the same each time.
 	for _, name := range sortedKeys(s.topics) {
@@ -63,7 +65,9 @@ func (s *state) applyGroups(body *topologyBody) {
 			if t := s.topics[name]; t != nil {
 				sub := s.subscribe(subKey{g.name, name}, t)
 				for i, q := range t.queues {
-					s.progress.Create(g.name, name, uint16(i), q.index.Next())
+					if s.progress.Create(g.name, name, uint16(i), q.index.Next()) && t.receipts != "" {
+						sub.begins(i, q.index.Next())
+					}
 				}
 				sub.declared, sub.cache = true, g.cache
 			}

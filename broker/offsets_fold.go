@@ -72,6 +72,7 @@ func (s *state) applyOffsets(pos record.Position, body []byte) error {
 		sub := s.subs[o.key]
 		s.resets = append(s.resets, queueReset{sub, uint16(q.queue)})
 		s.touchTopic(sub.topic)
+		s.receiptsDue = s.receiptsDue || sub.topic.receipts != ""
 	}
 	return nil
 }

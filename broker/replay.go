@@ -292,6 +292,9 @@ func (s *state) markReplayed(c *Cause) {
 	s.progress.Settle(replayGroup, c.Topic, 0, c.Offset)
 }
 
+// meantForAll reports whether all consumer groups get a message.
+func meantForAll(v record.View) bool { return meantFor(v, "") }
+
 // meantFor reports whether a consumer group gets a message: all do, unless it
 // was replayed for another one.
 func meantFor(v record.View, g zone.ConsumerGroup) bool {

@@ -48,7 +48,7 @@ func (b *Broker) ResetGroup(ctx context.Context, r ResetRequest) ([]ResetQueue, 
 		return nil, err
 	}
 	key := subKey{r.Group, r.Topic}
-	if key.group == replayGroup || key.group == "" {
+	if ownGroup(key.group) || key.group == "" {
 		return nil, &Error{Op: op, Kind: KindInvalid, Group: r.Group, Topic: r.Topic, Text: "no such consumer group"}
 	}
 	queues, err := b.resetQueues(key, r.Queue)

@@ -24,10 +24,11 @@ import (
 //	counts: n, each uvarint |
 //	n channels: name str, n legs: city str, group str |
 //	n zones: name str, owned u64 |
-//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), channel str, want,
+//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), channel str, receipts str, want,
 //	          retention ms, n queues: index, next,
-//	          n carried: offset, given up ms u64, position, size, hash u32 |
-//	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache) |
+//	          n carried: offset, given up ms u64, position, size, hash u32,
+//	          n given up: offset, n groups: str |
+//	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache), n queues: since |
 //	n flows out: flow, index, next, n marks: epoch, id u64, first, n topics: name str,
 //	          n legs: city str, group str, cursor, fingerprint, parked, n backlogs by label,
 //	          end, lost, lost bytes, compacted, lost through, gap ranges, skip ranges (as in TypeGiveUp) |
@@ -70,7 +71,7 @@ func (e *SnapshotError) Error() string {
 func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
-	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet,
+	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet, &c.Receipts, &c.NoReceipts,
 		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits}
 }
 
@@ -139,6 +140,7 @@ func (s *state) encodeTopics(e *encoder) {
 		e.u64(uint64(t.first))
 		e.byte(flagIf(t.declared, 1) | flagIf(t.deadLetter, 2) | flagIf(t.broadcast, 4))
 		e.str(t.channel)
+		e.str(string(t.receipts))
 		e.uint(uint64(t.want))
 		e.uint(uint64(t.retention / time.Millisecond))
 		e.uint(uint64(len(t.queues)))
@@ -146,6 +148,7 @@ func (s *state) encodeTopics(e *encoder) {
 			e.uint(q.id)
 			e.uint(q.index.Next())
 			e.carried(q.carried.all())
+			e.givenUp(q.givenUp)
 		}
 	}
 	e.uint(uint64(len(s.subs)))
@@ -153,6 +156,10 @@ func (s *state) encodeTopics(e *encoder) {
 		e.str(string(sub.key.group))
 		e.str(string(sub.key.topic))
 		e.byte(flagIf(sub.declared, 1) | flagIf(sub.cache, 2))
+		e.uint(uint64(len(sub.since)))
+		for _, n := range sub.since {
+			e.uint(n)
+		}
 	}
 }
 

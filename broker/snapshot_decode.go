@@ -55,12 +55,14 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 		flags := d.byte()
 		t.declared, t.deadLetter, t.broadcast = flags&1 != 0, flags&2 != 0, flags&4 != 0
 		t.channel = d.str()
+		t.receipts = zone.Topic(d.str())
 		t.want = int(d.uint())
 		t.retention = time.Duration(d.uint()) * time.Millisecond
 		for range d.count() {
 			q := &topicQueue{id: d.uint()}
 			c.add(q.id, d.uint(), &q.index)
 			d.carried(&q.carried)
+			q.givenUp = d.givenUp()
 			t.queues = append(t.queues, q)
 		}
 		if t.want < 1 || t.want > len(t.queues) {
@@ -78,6 +80,9 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 		}
 		sub := s.subscribe(key, t)
 		sub.declared, sub.cache = flags&1 != 0, flags&2 != 0
+		for range d.count() {
+			sub.since = append(sub.since, d.uint())
+		}
 	}
 }
 

@@ -56,6 +56,7 @@ type state struct {
 	dirtyFlows  []*outFlow
 	dirtyRelays []*relay
 	resets      []queueReset
+	receiptsDue bool // receipts may have to be given
 	dropped     []droppedIndex // to be deleted; ascending by at
 
 	envelope record.Envelope // volatile: of the landing at hand; its strings serve the next one
@@ -79,6 +80,8 @@ type counts struct {
 	DroppedTopics uint64
 	Withdrawn     uint64 // numbers that operators gave up for destinations that will not come back
 	OffsetsSet    uint64 // queues in which a consumer group was made to go on elsewhere
+	Receipts      uint64 // messages that a receipt was given for
+	NoReceipts    uint64 // messages of topics with receipts that can have none
 	Fired         uint64 // delayed messages that fell due
 	Recalled      uint64 // delayed messages that were taken back before
 	LateRecalls   uint64 // recalls of messages that had fallen due, or were recalled already
@@ -96,6 +99,7 @@ type topic struct {
 	channel    string // of a broadcast topic: whose numbers its records have
 	want       int    // queues that new records are spread over
 	retention  time.Duration
+	receipts   zone.Topic // where its receipts go; empty = it has none
 	queues     []*topicQueue
 
 	dirty bool            // volatile: listed in state.dirtyTopics
@@ -107,6 +111,7 @@ type topicQueue struct {
 	id      uint64 // of the index
 	index   *queue.Index
 	carried carriedList // of a dead-letter topic: letters that were appended again
+	givenUp givenUp     // of a topic with receipts: what groups gave up and has no receipt yet
 }
 
 type subKey struct {
@@ -120,6 +125,7 @@ type subscription struct {
 	topic    *topic
 	declared bool
 	cache    bool
+	since    []uint64 // of a topic with receipts, by queue: where the group began; beyond its end 0
 
 	hands *hands // volatile: deliveries in consumers' hands; nil until first asked for
 }
@@ -209,7 +215,7 @@ func (s *state) subscribe(key subKey, t *topic) *subscription {
 func (s *state) undeclared() int {
 	n := 0
 	for _, sub := range s.subs {
-		if !sub.declared && sub.key.group != replayGroup {
+		if !sub.declared && !ownGroup(sub.key.group) {
 			n++
 		}
 	}

@@ -177,7 +177,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 		st.Topics = append(st.Topics, ts)
 	}
 	for _, sub := range s.sortedSubs() {
-		if sub.key.group == replayGroup {
+		if ownGroup(sub.key.group) {
 			continue // marks of dead letters, and no consumers
 		}
 		gs := GroupStatus{Group: sub.key.group, Topic: sub.key.topic, Declared: sub.declared, Cache: sub.cache, Held: -1}

@@ -54,6 +54,9 @@ func (v *view) body() *topologyBody {
 			if info.Channel != nil {
 				tb.channel = string(info.Channel.Name)
 			}
+			if info.Receipts != nil {
+				tb.receipts = info.Receipts.Name
+			}
 			body.topics = append(body.topics, tb)
 		}
 	}
