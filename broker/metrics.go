@@ -82,10 +82,10 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	held, err5 := m.Int64ObservableGauge("mqrouter.group.held", metric.WithUnit("By"), metric.WithDescription("log bytes that messages which a declared consumer group has not settled hold back"))
 	lag, err3 := m.Int64ObservableGauge("mqrouter.group.lag", metric.WithDescription("messages that a consumer group has not settled"))
 	orphans, err4 := m.Int64ObservableGauge("mqrouter.flow.orphans", metric.WithDescription("numbers landed in a lineage that their origin gave up"))
-	given, err6 := m.Int64ObservableCounter("mqrouter.broker.receipts", metric.WithDescription("messages that a receipt was written for, since the store was made"))
+	given, err8 := m.Int64ObservableCounter("mqrouter.broker.receipts", metric.WithDescription("messages that a receipt was written for, since the store was made"))
 	none, err7 := m.Int64ObservableCounter("mqrouter.broker.receipts.none", metric.WithDescription("messages of topics with receipts that can have none, since the store was made"))
 	timers, gauges, err6 := timerGauges(m)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
 		return err
 	}
 	var err error
@@ -110,7 +110,7 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		timers.observe(o, &st.Timers)
 		x.tx.observe(o, st.Transactions)
 		return nil
-	}, append(gauges, backlog, unsettled, lag, held, orphans, x.tx.pending, x.tx.oldest)...)
+	}, append(gauges, backlog, unsettled, lag, held, orphans, given, none, x.tx.pending, x.tx.oldest)...)
 	return err
 }
 
