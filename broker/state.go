@@ -56,7 +56,7 @@ type state struct {
 	dirtyFlows  []*outFlow
 	dirtyRelays []*relay
 	resets      []queueReset
-	receiptsDue bool // receipts may have to be given
+	receiptsDue bool           // receipts may have to be given
 	dropped     []droppedIndex // to be deleted; ascending by at
 
 	envelope record.Envelope // volatile: of the landing at hand; its strings serve the next one
