@@ -151,6 +151,10 @@ func answerRefused(ss grpc.ServerStream, method string, st *pb.Status) error {
 	case pb.MessagingService_PullMessage_FullMethodName:
 		return ss.SendMsg(&pb.PullMessageResponse{Content: &pb.PullMessageResponse_Status{Status: st}})
 	}
+	// Node.js fails at a command with nothing but a status, the others at the error.
+	if err := ss.SendMsg(&pb.TelemetryCommand{Status: st}); err != nil {
+		return err
+	}
 	code := codes.PermissionDenied
 	if st.GetCode() == pb.Code_UNAUTHORIZED {
 		code = codes.Unauthenticated

@@ -13,16 +13,15 @@ import (
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
-// checkDigest verifies the digest that a sender gave over the body as it travels.
+// checkDigest verifies the digest that a sender gave over the body as it travels. One
+// of a type that is not known, of a newer client, says nothing here.
 func checkDigest(d *pb.Digest, body []byte) *pb.Status {
 	sum := d.GetChecksum()
 	if len(sum) > maxDigest {
 		return refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the body digest has %d characters, the limit is %d", len(sum), maxDigest))
 	}
 	good := false
-	switch t := d.GetType(); t {
-	case pb.DigestType_DIGEST_TYPE_UNSPECIFIED:
-		good = true
+	switch d.GetType() {
 	case pb.DigestType_CRC32:
 		good = equalCRC32(sum, crc32.ChecksumIEEE(body))
 	case pb.DigestType_MD5:
@@ -31,7 +30,7 @@ func checkDigest(d *pb.Digest, body []byte) *pb.Status {
 		h := sha1.Sum(body)
 		good = strings.EqualFold(sum, hex.EncodeToString(h[:]))
 	default:
-		return refuse(pb.Code_BAD_REQUEST, "the body digest's type "+t.String()+" is not known")
+		good = true
 	}
 	if !good {
 		return refuse(pb.Code_MESSAGE_CORRUPTED, "the body does not have the digest that came with it")
@@ -47,6 +46,16 @@ func equalCRC32(text string, sum uint32) bool {
 	}
 	v, err := strconv.ParseUint(text, 10, 32)
 	return err == nil && uint32(v) == sum
+}
+
+// recordDigest is what of a digest is kept: consumers get one that they can check, so
+// what was not checked here is not.
+func recordDigest(d *pb.Digest) record.Digest {
+	switch t := d.GetType(); t {
+	case pb.DigestType_CRC32, pb.DigestType_MD5, pb.DigestType_SHA1:
+		return record.Digest{Type: uint8(t), Checksum: d.GetChecksum()}
+	}
+	return record.Digest{}
 }
 
 // digestOf is the digest that a delivery carries. Receivers compare text, so only

@@ -56,7 +56,7 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 		kind = pb.MessageType_NORMAL
 	}
 	if _, known := pb.MessageType_name[int32(kind)]; !known {
-		return refuse(pb.Code_BAD_REQUEST, "the message type "+kind.String()+" is not known")
+		return unsupported("messages of type " + kind.String()) // what a newer client wants of it cannot be left out
 	}
 	if !supportedType(kind) {
 		return unsupported("messages of type " + kind.String())

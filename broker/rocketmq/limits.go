@@ -9,13 +9,14 @@ import (
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
-// Limits of the protocol, with RocketMQ's defaults, which the official clients know.
+// Limits of the protocol, with RocketMQ's defaults, which the official clients know,
+// unless it says otherwise.
 const (
 	maxTopicName    = 127      // characters
 	maxGroupName    = 120      // characters
 	maxBody         = 4 << 20  // bytes; a topic may ask for less
 	maxProperties   = 128      // user properties of a message
-	maxPropertyText = 16 << 10 // bytes: property keys and values, tag, keys
+	maxPropertyText = 64 << 10 // bytes: property keys and values, tag, keys; RocketMQ has 16 KiB, below the 256 KiB of a record's header with room to spare
 	maxMessageGroup = 63       // bytes
 	maxReceiveBatch = 32       // messages; more is cut to this
 	maxInvisible    = 12 * time.Hour
@@ -34,6 +35,7 @@ const (
 	maxClientID      = 255 // bytes
 	maxHost          = 255 // bytes of born_host (a DNS name's limit)
 	maxTraceContext  = 512 // bytes; a W3C traceparent has 55
+	maxEncoding      = 255 // of a body; a record has a byte for it
 	maxDigest        = 128 // bytes; SHA-1 in hex has 40
 	maxHandle        = 4 << 10
 	maxFilter        = 4 << 10 // bytes of a tag filter; filter.MaxLength bounds an SQL one

@@ -201,7 +201,7 @@ func (m *memory) cutOldest(age time.Duration) {
 	r.cancel()
 }
 
-// overhead is what a message takes besides its body, about; bytes.
+// overhead is what a message takes besides its body and properties, about; bytes.
 const overhead = 1 << 10
 
 // sizeOf is what a whole send holds, about.
@@ -209,6 +209,9 @@ func sizeOf(msgs []*pb.Message) int64 {
 	n := int64(0)
 	for _, m := range msgs {
 		n += int64(len(m.GetBody())) + overhead
+		for k, v := range m.GetUserProperties() {
+			n += int64(len(k) + len(v))
+		}
 	}
 	return n
 }

@@ -225,9 +225,7 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	out.Properties = m.GetUserProperties()
 	out.Body = m.GetBody()
 	out.Encoding = record.Encoding(sp.GetBodyEncoding())
-	if d := sp.GetBodyDigest(); d.GetType() != pb.DigestType_DIGEST_TYPE_UNSPECIFIED {
-		out.Digest = record.Digest{Type: uint8(d.GetType()), Checksum: d.GetChecksum()}
-	}
+	out.Digest = recordDigest(sp.GetBodyDigest())
 	out.BornHost = sp.GetBornHost()
 	out.TraceContext = sp.GetTraceContext()
 	out.Queue = int(sp.GetQueueId()) // a hint; some clients know queue 0 only
@@ -243,10 +241,9 @@ func checkBody(info *zone.TopicInfo, m *pb.Message) *pb.Status {
 	case n > limit:
 		return refuse(pb.Code_MESSAGE_BODY_TOO_LARGE, fmt.Sprintf("the body has %d bytes, the limit of the topic %s is %d", n, info.Name, limit))
 	}
-	switch e := m.GetSystemProperties().GetBodyEncoding(); e {
-	case pb.Encoding_ENCODING_UNSPECIFIED, pb.Encoding_IDENTITY, pb.Encoding_GZIP:
-	default:
-		return refuse(pb.Code_BAD_REQUEST, "the body encoding "+e.String()+" is not known")
+	// Bodies are not looked into, so an encoding of newer clients is theirs to know.
+	if e := m.GetSystemProperties().GetBodyEncoding(); e < 0 || e > maxEncoding {
+		return refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the body encoding %d is out of range, it must be from 0 to %d", e, maxEncoding))
 	}
 	return checkDigest(m.GetSystemProperties().GetBodyDigest(), m.GetBody())
 }

@@ -101,13 +101,13 @@ func TestSendLimits(t *testing.T) {
 		{"body above the topic's limit", "small", body(1025), pb.Code_MESSAGE_BODY_TOO_LARGE, "1024"},
 		{"128 properties", "t", props(128, 1), pb.Code_OK, ""},
 		{"129 properties", "t", props(129, 1), pb.Code_MESSAGE_PROPERTIES_TOO_LARGE, "128"},
-		{"properties 16 KiB", "t", props(1, 16384-2), pb.Code_OK, ""},
-		{"properties 16 KiB + 1", "t", props(1, 16384-1), pb.Code_MESSAGE_PROPERTIES_TOO_LARGE, "16384"},
+		{"properties 64 KiB", "t", props(1, 65536-2), pb.Code_OK, ""},
+		{"properties 64 KiB + 1", "t", props(1, 65536-1), pb.Code_MESSAGE_PROPERTIES_TOO_LARGE, "65536"},
 		{"properties with tag and keys", "t", func(m *pb.Message) {
-			props(1, 16000)(m)
+			props(1, 65200)(m)
 			m.GetSystemProperties().Tag = str(strings.Repeat("t", 200))
 			m.GetSystemProperties().Keys = []string{strings.Repeat("k", 200)}
-		}, pb.Code_MESSAGE_PROPERTIES_TOO_LARGE, "16384"},
+		}, pb.Code_MESSAGE_PROPERTIES_TOO_LARGE, "65536"},
 		{"reserved property", "t", func(m *pb.Message) { m.UserProperties = map[string]string{"POP_CK": "1"} }, pb.Code_ILLEGAL_MESSAGE_PROPERTY_KEY, "POP_CK"},
 		{"blank property", "t", func(m *pb.Message) { m.UserProperties = map[string]string{" ": "1"} }, pb.Code_ILLEGAL_MESSAGE_PROPERTY_KEY, "blank"},
 		{"tag blank", "t", sp(func(p *pb.SystemProperties) { p.Tag = str("  ") }), pb.Code_ILLEGAL_MESSAGE_TAG, "blank"},
@@ -127,10 +127,12 @@ func TestSendLimits(t *testing.T) {
 		{"trace context", "t", sp(func(p *pb.SystemProperties) { p.TraceContext = str(strings.Repeat("0", 513)) }), pb.Code_BAD_REQUEST, "512"},
 		{"born timestamp", "t", sp(func(p *pb.SystemProperties) { p.BornTimestamp = &timestamppb.Timestamp{Seconds: 1 << 60} }), pb.Code_BAD_REQUEST, "range"},
 		{"born timestamp missing", "t", sp(func(p *pb.SystemProperties) { p.BornTimestamp = nil }), pb.Code_OK, ""},
-		{"encoding unknown", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = 9 }), pb.Code_BAD_REQUEST, "9"},
+		{"encoding of a newer client", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = 255 }), pb.Code_OK, ""},
+		{"encoding 256", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = 256 }), pb.Code_BAD_REQUEST, "255"},
+		{"encoding -1", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = -1 }), pb.Code_BAD_REQUEST, "255"},
 		{"encoding gzip", "t", sp(func(p *pb.SystemProperties) { p.BodyEncoding = pb.Encoding_GZIP }), pb.Code_OK, ""},
 		{"type missing", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 0 }), pb.Code_OK, ""},
-		{"type unknown", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 99 }), pb.Code_BAD_REQUEST, "99"},
+		{"type unknown", "t", sp(func(p *pb.SystemProperties) { p.MessageType = 99 }), pb.Code_UNSUPPORTED, "99"},
 		{"FIFO on a NORMAL topic", "t", fifo("u1"), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes NORMAL"},
 		{"FIFO without group", "ordered", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_FIFO }), pb.Code_ILLEGAL_MESSAGE_GROUP, "needs a message group"},
 		{"FIFO with delivery time", "ordered", func(m *pb.Message) { fifo("u1")(m); m.SystemProperties.DeliveryTimestamp = timestamppb.Now() }, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
@@ -235,7 +237,8 @@ func TestSendVerifiesDigests(t *testing.T) {
 		{"wrong MD5", &pb.Digest{Type: pb.DigestType_MD5, Checksum: fmt.Sprintf("%X", md5.Sum([]byte("other")))}, pb.Code_MESSAGE_CORRUPTED, ""},
 		{"wrong SHA-1", &pb.Digest{Type: pb.DigestType_SHA1, Checksum: "00"}, pb.Code_MESSAGE_CORRUPTED, ""},
 		{"wrong CRC32", &pb.Digest{Type: pb.DigestType_CRC32, Checksum: "zz"}, pb.Code_MESSAGE_CORRUPTED, ""},
-		{"unknown", &pb.Digest{Type: 77, Checksum: "1"}, pb.Code_BAD_REQUEST, ""},
+		{"type of a newer client", &pb.Digest{Type: 77, Checksum: "1"}, pb.Code_OK, fmt.Sprintf("%X", md5.Sum(body))},
+		{"type that a byte would make MD5", &pb.Digest{Type: 256 + 2, Checksum: strings.Repeat("0", 32)}, pb.Code_OK, fmt.Sprintf("%X", md5.Sum(body))},
 		{"endless", &pb.Digest{Type: pb.DigestType_MD5, Checksum: strings.Repeat("0", 129)}, pb.Code_BAD_REQUEST, ""},
 	}
 	c := start(t, nil).dial(t, nil)

@@ -42,7 +42,7 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 	if text := checkClientProperties(in.GetClientProperties()); text != "" {
 		return nil, info, &settingsError{pb.Code_INVALID_CLIENT_PROPERTIES, text}
 	}
-	info.kind = in.GetClientType()
+	info.kind = knownKind(in)
 	info.language = in.GetUserAgent().GetLanguage()
 	reply = proto.CloneOf(in)
 	reply.Metric = &pb.Metric{}
@@ -64,6 +64,22 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 		return nil, info, &settingsError{pb.Code_BAD_REQUEST, "settings have neither publishing nor subscription"}
 	}
 	return reply, info, nil
+}
+
+// knownKind returns the client's type. A newer one, of which nothing is known but
+// which half of the settings it fills, is what that half makes of it.
+func knownKind(in *pb.Settings) pb.ClientType {
+	kind := in.GetClientType()
+	if _, known := pb.ClientType_name[int32(kind)]; known {
+		return kind
+	}
+	switch in.PubSub.(type) {
+	case *pb.Settings_Publishing:
+		return pb.ClientType_PRODUCER
+	case *pb.Settings_Subscription:
+		return pb.ClientType_SIMPLE_CONSUMER
+	}
+	return kind
 }
 
 func unrecognised(k pb.ClientType) error {

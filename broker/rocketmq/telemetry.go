@@ -129,7 +129,13 @@ func (s *Server) heartbeat(ctx context.Context, req *pb.HeartbeatRequest) *pb.St
 	if st != nil {
 		return st
 	}
-	switch k := req.GetClientType(); k {
+	k := req.GetClientType()
+	if _, known := pb.ClientType_name[int32(k)]; !known {
+		k = pb.ClientType_CLIENT_TYPE_UNSPECIFIED // of a newer client: its Settings say what it is
+		s.clients.see(id, k)
+		return statusOK
+	}
+	switch k {
 	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER, pb.ClientType_PULL_CONSUMER:
 		if _, ok := s.clients.see(id, k); !ok {
 			return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")

@@ -282,7 +282,8 @@ func TestQ5_HeartbeatAsTheVeryFirstCall(t *testing.T) {
 	c := b.dial(t, nil)
 	for kind, code := range map[pb.ClientType]pb.Code{
 		pb.ClientType_PRODUCER: pb.Code_OK, pb.ClientType_PUSH_CONSUMER: pb.Code_OK, pb.ClientType_SIMPLE_CONSUMER: pb.Code_OK,
-		pb.ClientType_LITE_PUSH_CONSUMER: pb.Code_UNRECOGNIZED_CLIENT_TYPE, pb.ClientType_PULL_CONSUMER: pb.Code_OK, 99: pb.Code_UNRECOGNIZED_CLIENT_TYPE,
+		pb.ClientType_LITE_PUSH_CONSUMER: pb.Code_UNRECOGNIZED_CLIENT_TYPE, pb.ClientType_PULL_CONSUMER: pb.Code_OK, 99: pb.Code_OK, // of a newer client
+		pb.ClientType_CLIENT_TYPE_UNSPECIFIED: pb.Code_UNRECOGNIZED_CLIENT_TYPE,
 	} {
 		id := "client " + kind.String()
 		resp, err := c.Heartbeat(as(t, id), &pb.HeartbeatRequest{ClientType: kind})
