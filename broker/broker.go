@@ -85,6 +85,8 @@ type Broker struct {
 	halves       halves
 	publications sync.Pool // of *publication
 	flowsRefused atomic.Uint64
+	onceRefused  atomic.Uint64 // sends refused since a window was full
+	oncePending  atomic.Int64  // new messages of idempotent topics between their test and their fold
 
 	// mu guards the fold's state. The fold holds it while it applies what was
 	// committed, readers while they look something up; nobody waits for the

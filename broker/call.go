@@ -17,10 +17,11 @@ type CallKind uint8
 const (
 	CallEndTransaction CallKind = iota + 1 // EndTransaction of a half message that the group has
 	CallRecall                             // Recall, by a handle of the group that is asked
+	CallPublish                            // store these messages, of which the group is the home
 	callKindEnd
 )
 
-var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall"}
+var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -41,6 +42,7 @@ func (b *Broker) callTable() map[CallKind]callHandler {
 	return map[CallKind]callHandler{
 		CallEndTransaction: b.serveDecision,
 		CallRecall:         b.serveRecall,
+		CallPublish:        b.servePublish,
 	}
 }
 

@@ -36,6 +36,7 @@ const (
 	KindSettled                      // too late: the message is no longer waiting
 	KindTransaction                  // the transaction id is malformed, foreign or no longer known
 	KindDecided                      // the transaction was decided otherwise before
+	KindConflict                     // the message id was sent before with other content
 )
 
 var kindWords = [...]string{
@@ -47,7 +48,7 @@ var kindWords = [...]string{
 	KindUnavailable: "unavailable",
 	KindOffset:      "illegal offset", KindNoOffset: "no offset",
 	KindDeliveryTime: "delivery time", KindRecallHandle: "recall handle", KindSettled: "settled",
-	KindTransaction: "transaction id", KindDecided: "decided before",
+	KindTransaction: "transaction id", KindDecided: "decided before", KindConflict: "conflict",
 }
 
 // String returns the kind in words.

@@ -47,8 +47,14 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 	}
 	switch v.Type() {
 	case record.TypeMessage:
+		if o, once := countsOnce(&v); once {
+			return s.applyOnce(e, v, &o)
+		}
 		return s.applyMessage(e, v)
 	case record.TypeHalf:
+		if o, once := countsOnce(&v); once {
+			return s.applyOnce(e, v, &o)
+		}
 		return s.applyHalf(e, v)
 	case record.TypeRollback:
 		return s.applyRollback(v.Body())

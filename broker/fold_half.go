@@ -81,7 +81,7 @@ func (s *state) applyHalf(e *commitlog.Entry, v record.View) (placement, error) 
 		Key: keyOfHalf(v.Identity()), Position: e.Position, Size: uint32(e.Size),
 		Topic: zone.Topic(v.Topic()), Stored: v.Stored(), Immunity: terms.immunity,
 	})
-	return placement{ok: true, offset: uint64(e.Position)}, nil
+	return placement{ok: true, half: true, offset: uint64(e.Position), epoch: v.Epoch()}, nil
 }
 
 // rollbackBody is the body of a TypeRollback record: which half message is gone.

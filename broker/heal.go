@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/once"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -21,12 +22,14 @@ import (
 // may differ, and proves what it counted by the indexes that are whole.
 type healing struct {
 	s       *state
-	damaged map[uint64]*queue.Index // by number
-	next    map[uint64]uint64       // of every index, from the snapshot
-	count   map[uint64]uint64       // entries in the log
-	doubt   map[uint64]string       // why the count may be wrong
-	wrapped map[*topic]bool         // has records whose queue depends on how many there were
-	slots   []slot                  // of the entry at hand; its memory serves the next one
+	damaged map[uint64]*queue.Index  // by number
+	next    map[uint64]uint64        // of every index, from the snapshot
+	count   map[uint64]uint64        // entries in the log
+	doubt   map[uint64]string        // why the count may be wrong
+	wrapped map[*topic]bool          // has records whose queue depends on how many there were
+	slots   []slot                   // of the entry at hand; its memory serves the next one
+	once    *once.Table              // sends as far as the log holds them
+	ignored map[record.Position]bool // sends that the fold ignored, since they came again
 }
 
 // slot is a place in an index.
@@ -50,6 +53,7 @@ func (b *Broker) heal(ctx context.Context, f *snapshotFile) error {
 	if err := b.log.Scan(ctx, b.log.Begin(), f.state.position, h.tally); err != nil {
 		return fmt.Errorf("indexes cannot be made anew: %w", err)
 	}
+	h.doubtSends()
 	if err := h.prove(b.log.Begin()); err != nil {
 		return err
 	}
@@ -73,6 +77,7 @@ func (b *Broker) diagnose(f *snapshotFile) (*healing, error) {
 	h := &healing{
 		s: f.state, damaged: map[uint64]*queue.Index{}, next: map[uint64]uint64{},
 		count: map[uint64]uint64{}, doubt: map[uint64]string{}, wrapped: map[*topic]bool{},
+		once: &once.Table{}, ignored: map[record.Position]bool{},
 	}
 	names, err := b.indexes.Damaged(f.cuts.next)
 	if err != nil {
@@ -222,6 +227,9 @@ func (h *healing) tally(e commitlog.Entry) error {
 		if v.Type() == record.TypeTopologyApplied {
 			return h.compare(e.Position, v.Body())
 		}
+		if h.ignores(&e, &v) {
+			return nil
+		}
 		ignored = h.s.counts.VoidTimers > 0 && mayBeVoid(v)
 	}
 	slots, err := h.s.slotsOf(&e, h.slots[:0])
@@ -350,6 +358,9 @@ func (b *Broker) rewrite(ctx context.Context, end record.Position, h *healing) e
 	}
 	last := map[uint64]queue.Entry{}
 	err := b.log.Scan(ctx, b.log.Begin(), end, func(e commitlog.Entry) error {
+		if h.ignored[e.Position] {
+			return nil
+		}
 		slots, err := h.s.slotsOf(&e, h.slots[:0])
 		h.slots = slots
 		for _, at := range slots {

@@ -26,6 +26,7 @@ type metrics struct {
 	passedCtr                                  metric.Int64Counter
 	onwardOverBudget                           metric.Int64Counter
 	timers                                     timerMetrics
+	repeated, conflicts, passes                metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
 	tx                                         *txMetrics
 	registration                               metric.Registration
@@ -67,6 +68,9 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		overBudgetCtr:    counter("mqrouter.broker.cache.over_budget", "times the log was trimmed past a cache subscription that held back more than it may"),
 		passedCtr:        counter("mqrouter.broker.group.passed", "messages that went before a declared consumer group had read them, since it held back more than it may"),
 		onwardOverBudget: counter("mqrouter.broker.onward.over_budget", "times a zone that is served from landings was left out of retention"),
+		repeated:         counter("mqrouter.broker.publish.repeated", "sends answered like their first copy, since the topic is idempotent"),
+		conflicts:        counter("mqrouter.broker.publish.conflicts", "sends refused since another message of an idempotent topic had their id"),
+		passes:           counter("mqrouter.broker.publish.passed_on", "messages passed on to the group of the zone that is their home"),
 	}
 	var err, terr error
 	x.timers, terr = newTimerMetrics(m, counter)
@@ -164,6 +168,16 @@ func (x *metrics) publishFailed(ctx context.Context, n int) {
 func (x *metrics) budgetRefused(t zone.Topic) {
 	x.refusedBudget.Add(context.Background(), 1, metric.WithAttributes(attribute.String("topic", string(t))))
 }
+
+func (x *metrics) answeredAgain(t zone.Topic) {
+	x.repeated.Add(context.Background(), 1, metric.WithAttributes(attribute.String("topic", string(t))))
+}
+
+func (x *metrics) conflicted(t zone.Topic) {
+	x.conflicts.Add(context.Background(), 1, metric.WithAttributes(attribute.String("topic", string(t))))
+}
+
+func (x *metrics) passedOn(ctx context.Context, n int) { x.passes.Add(ctx, int64(n)) }
 
 func (x *metrics) received(n int) {
 	if n > 0 {

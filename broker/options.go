@@ -59,8 +59,14 @@ type Limits struct {
 	MaxUndeclared int
 	// MaxFlows bounds the flows of other groups that land here. Every new store
 	// of an origin begins new ones, and none is ever forgotten. 0 = 65,536.
-	MaxFlows  int
-	TrimEvery time.Duration // how often retention is looked at; 0 = 10 s
+	MaxFlows int
+	// MaxIDs bounds the message ids that are remembered for idempotent topics, and
+	// MaxTopicIDs those of one topic, at about 100 bytes each. Beyond them a send is
+	// refused with KindBusy. 0 = 2,097,152 and 1,048,576: a window of 10 minutes at
+	// 1,747 messages a second of one topic.
+	MaxIDs      int
+	MaxTopicIDs int
+	TrimEvery   time.Duration // how often retention is looked at; 0 = 10 s
 	// FlowHorizon is how long the origin keeps a record past its
 	// acknowledgement, so that a destination that regressed can be served
 	// again. 0 = 1 h.
@@ -124,6 +130,8 @@ func (o Options) withDefaults() Options {
 	l.UnknownTries = orDefault(l.UnknownTries, 16)
 	l.MaxUndeclared = orDefault(l.MaxUndeclared, 1000)
 	l.MaxFlows = orDefault(l.MaxFlows, 1<<16)
+	l.MaxIDs = orDefault(l.MaxIDs, 1<<21)
+	l.MaxTopicIDs = orDefault(l.MaxTopicIDs, 1<<20)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)

@@ -21,6 +21,8 @@ type publication struct {
 	properties []record.Property // of the message at hand
 	left       int               // messages that are not encoded yet
 	halves     int               // places taken for half messages
+	once       record.Once       // of the message at hand
+	windows    int               // messages that have taken a place in a window; see recognize
 }
 
 // publication returns one with room for n messages.

@@ -35,10 +35,21 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 		return &Error{Op: "publish", Kind: KindInvalid, Text: fmt.Sprintf("%d messages and %d results; 1 to %d messages are allowed", len(msgs), len(out), b.limits.MaxBatch)}
 	}
 	v := b.view.Load()
+	if v.passesOn(msgs) {
+		return b.publishAtHome(ctx, v, msgs, out)
+	}
+	return b.publishHere(ctx, v, msgs, out)
+}
+
+// publishHere is Publish for messages that this group stores.
+func (b *Broker) publishHere(ctx context.Context, v *view, msgs []Message, out []PublishResult) error {
 	p := b.publication(len(msgs))
 	stored := wallNow()
 	for i := range msgs {
 		out[i] = PublishResult{Offset: -1}
+		if b.recognize(v, &msgs[i], &out[i], stored, p) {
+			continue
+		}
 		out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)
 		if out[i].Err != nil && KindOf(out[i].Err) == KindBudget && b.makeRoom(ctx, msgs[i].Topic) {
 			out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)
@@ -51,11 +62,14 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 		}
 	}
 	if len(p.which) == 0 {
+		b.forgetPending(p)
 		b.release(p)
 		return nil
 	}
 	began := b.now()
-	if err := b.appendWait(ctx, &p.op); err != nil {
+	err := b.appendWait(ctx, &p.op)
+	b.forgetPending(p)
+	if err != nil {
 		b.metrics.publishFailed(ctx, len(p.which))
 		var waiting *waitError
 		if !errors.As(err, &waiting) { // else the log still uses it
@@ -67,31 +81,53 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 	}
 	b.metrics.published(ctx, len(p.which), b.now()-began)
 	for k, i := range p.which {
-		if out[i].Level == LevelHalf {
-			b.halfResult(&out[i], p.op.places[k])
+		if p.op.batch.Buffered {
+			out[i].Level = LevelAccepted
 			continue
 		}
-		p.op.result(k, b.self, &out[i])
-		if p.op.places[k].waits {
-			out[i].Recall = b.recallHandle(&msgs[i], &p.op.places[k])
-			out[i].Queue, out[i].Offset, out[i].Level = 0, -1, LevelWaiting
-		}
+		b.result(&msgs[i], &out[i], &p.op.places[k])
 	}
 	b.release(p)
 	return nil
 }
 
-// result fills in what was reached.
-func (o *op) result(k int, self zone.Group, r *PublishResult) {
-	if o.batch.Buffered {
-		r.Level = LevelAccepted
+// result fills in what was reached: by this message, or by its first copy.
+func (b *Broker) result(m *Message, r *PublishResult, p *placement) {
+	switch {
+	case p.conflict:
+		*r = PublishResult{Offset: -1, Err: b.conflict(m.Topic.Name, m)}
+		return
+	case p.again:
+		b.metrics.answeredAgain(m.Topic.Name)
+	}
+	if p.half {
+		b.halfResult(r, *p)
 		return
 	}
-	r.Queue, r.Offset = o.places[k].queue, int64(o.places[k].offset)
+	if p.waits {
+		r.Recall = b.recallHandle(m, p)
+		r.Queue, r.Offset, r.Level = 0, -1, LevelWaiting
+		return
+	}
+	r.Queue, r.Offset = p.queue, int64(p.offset)
 	r.Level = LevelOrigin
-	if r.Destination.Group != nil && r.Destination.Group.Name == self {
+	if r.Destination.Group != nil && r.Destination.Group.Name == b.self {
 		r.Level = LevelStored
 	}
+}
+
+// destination resolves where a message goes.
+func (v *view) destination(t *topicView, m *Message) (zone.Destination, error) {
+	d, err := v.topo.Resolve(query(v, t.info, m))
+	if err != nil {
+		return d, &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
+	}
+	if d.Reach == zone.ReachZone && m.MessageGroup == "" {
+		// Every group of the zone serves its consumers: passing a message without
+		// an order on to the owner of its slot would only store it twice.
+		d.Group = v.group
+	}
+	return d, nil
 }
 
 // prepare validates, resolves and encodes one message into the publication.
@@ -107,18 +143,14 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	if err := checkMessage(t.info, v, m); err != nil {
 		return err
 	}
-	d, err := v.topo.Resolve(query(v, t.info, m))
+	d, err := v.destination(t, m)
 	if err != nil {
-		return &Error{Op: "publish", Kind: kindOfResolve(err), Topic: t.info.Name, Err: err}
-	}
-	if d.Reach == zone.ReachZone && m.MessageGroup == "" {
-		// Every group of the zone serves its consumers: passing a message without
-		// an order on to the owner of its slot would only store it twice.
-		d.Group = v.group
+		return err
 	}
 	r.Destination = d
 	rec := &p.record
 	b.recordOf(rec, v, t, m, &d, stored)
+	rec.Once = p.once
 	waits := false
 	if !m.DeliverAt.IsZero() {
 		if waits, err = b.delay(t.info, rec); err != nil {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/once"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/flow"
@@ -41,6 +42,7 @@ import (
 //	latest delivery time that fired ms, n buckets of delayed messages: start / 1 h, index, next, made at u64, carried,
 //	          settled, recalled (sets of package timer) |
 //	half messages: length, the snapshot of package transaction |
+//	the table of package once |
 //	progress: the snapshot of package consumer
 //
 // where a fingerprint is lineage u64, number, checksum u32. Equal states have
@@ -72,7 +74,8 @@ func (e *SnapshotError) Unwrap() error { return e.Err }
 
 func (c *counts) list() []*uint64 {
 	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet, &c.Receipts, &c.NoReceipts,
-		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits}
+		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits,
+		&c.RepeatedSends, &c.ConflictingSends}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -112,6 +115,7 @@ func (s *state) encode() []byte {
 	halves := s.halves.Append(nil)
 	e.uint(uint64(len(halves)))
 	e.raw(halves)
+	e.b = s.once.Append(e.b)
 	e.b = s.progress.AppendSnapshot(e.b)
 	sum := crc32.Checksum(e.b[snapshotHead:], castagnoli)
 	binary.LittleEndian.PutUint32(e.b[snapshotHead-4:], sum)
@@ -311,6 +315,9 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 		return nil, &SnapshotError{Name: name, What: "malformed"}
 	}
 	if s.halves, err = transaction.Parse(d.bytes()); err != nil {
+		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
+	}
+	if s.once, d.b, err = once.Parse(d.b); err != nil {
 		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
 	}
 	if s.progress, err = consumer.ParseSnapshot(d.b); err != nil {

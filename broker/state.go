@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/once"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/flow"
@@ -45,6 +46,7 @@ type state struct {
 	out       map[record.FlowID]*outFlow
 	in        map[record.FlowID]*inFlow
 	relays    map[record.FlowID]*relay // of flows in in
+	once      *once.Table              // which messages of idempotent topics were stored
 	timers    timers
 	halves    *transaction.Table // half messages that wait for a decision, and late decisions
 	nextIndex uint64             // number of the next index; never given twice
@@ -87,6 +89,9 @@ type counts struct {
 	LateRecalls   uint64 // recalls of messages that had fallen due, or were recalled already
 	VoidTimers    uint64 // copies of delayed messages that were ignored since they were settled already
 	LateCommits   uint64 // commits that were ignored since the half message was decided already
+
+	RepeatedSends    uint64 // copies of messages of idempotent topics that came at once and were ignored
+	ConflictingSends uint64 // likewise, with other content than the first
 }
 
 // topic is a topic as the fold knows it.
@@ -144,6 +149,7 @@ func newState(self zone.Group, store record.Incarnation, indexes *queue.Store) *
 		timers:   timers{byID: map[uint64]*timerBucket{}},
 		progress: consumer.NewProgress(),
 		halves:   transaction.NewTable(),
+		once:     &once.Table{},
 	}
 }
 
@@ -283,6 +289,11 @@ type placement struct {
 	offset uint64 // in the queue, or the number in the flow, or in the bucket; of a half message: its position
 	waits  bool   // it waits for its delivery time, in the bucket of that name
 	bucket uint64
+	half   bool   // it waits for its producer's decision
+	epoch  uint64 // of the lineage, of a half message
+
+	again    bool // the message was stored before: this is where
+	conflict bool // another message has its id: it was ignored
 }
 
 // place returns the queue that a record goes to which names queue q.

@@ -28,6 +28,7 @@ type Status struct {
 	// Transactions are the topics with half messages that wait for decisions.
 	Transactions []TransactionStatus
 	Decided      transaction.Totals // since the store was made
+	Windows      []WindowStatus     // of idempotent topics
 }
 
 // TransactionStatus is what waits for decisions of a topic.
@@ -196,6 +197,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 		st.Groups = append(st.Groups, gs)
 	}
 	b.fillTransactions(st)
+	st.Windows = b.windows()
 	var oldest []need
 	topo := b.Topology()
 	for _, id := range sortedFlows(s.out) {

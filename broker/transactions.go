@@ -85,7 +85,7 @@ func (b *Broker) arrived(p *publication) {
 func (b *Broker) halfResult(r *PublishResult, at placement) {
 	r.Level, r.Offset = LevelHalf, 0
 	r.TransactionID = b.halves.sealer.Seal(record.Identity{
-		Group: b.self, Incarnation: b.log.Incarnation(), Epoch: b.log.Epoch(), Position: record.Position(at.offset),
+		Group: b.self, Incarnation: b.log.Incarnation(), Epoch: at.epoch, Position: record.Position(at.offset),
 	})
 }
 

@@ -6,9 +6,11 @@ import "github.com/mqrouter/mqrouter/internal/bounds"
 func (b *Broker) Usage() []bounds.Usage {
 	b.mu.RLock()
 	flows := len(b.state.in)
+	ids := b.state.once.Len()
 	b.mu.RUnlock()
 	return []bounds.Usage{
 		b.log.Usage(),
 		{Name: "broker.flows", Unit: "flow", Depth: int64(flows), Limit: int64(b.limits.MaxFlows), Full: b.flowsRefused.Load()},
+		{Name: "broker.ids", Unit: "message id", Depth: int64(ids), Limit: int64(b.limits.MaxIDs), Full: b.onceRefused.Load()},
 	}
 }

@@ -106,6 +106,9 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 	if t.Receipts != nil {
 		line("receipts", quote(t.Receipts.Name))
 	}
+	if t.Idempotent > 0 {
+		line("idempotent", int64(t.Idempotent))
+	}
 }
 
 func canonicalConsumers(g *ConsumerGroupInfo, line func(...any)) {

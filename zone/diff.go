@@ -201,6 +201,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": max_body", formatSize(int64(a.MaxBody)), formatSize(int64(b.MaxBody)))
 	d.value(what+": channel", channelName(a.Channel), channelName(b.Channel))
 	d.value(what+": receipts", receiptsName(a), receiptsName(b))
+	d.value(what+": idempotent", windowText(a.Idempotent), windowText(b.Idempotent))
 }
 
 // delayText is empty for topics without delayed messages.

@@ -87,6 +87,7 @@ type draftTopic struct {
 	receipts      ref // the name is empty when the file does not say it
 	classAt       place
 	budgetAt      place
+	idempotentAt  place // zero when the file does not say it
 	transactionAt place
 	channel       ref // the name is empty when the file does not say it
 }

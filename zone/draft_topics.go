@@ -46,6 +46,10 @@ func (d *draft) readTopic(v value) {
 		{"receipts", false, func(v value) {
 			t.receipts = ref{name: d.name(v, "the topic of the receipts", topicName), at: v.at()}
 		}},
+		{"idempotent", false, func(v value) {
+			t.idempotentAt = v.at()
+			d.duration(v, "idempotent", minIdempotent, maxIdempotent, &info.Idempotent)
+		}},
 		{"route", true, func(v value) { d.readRoute(v, t) }},
 		{"transaction", false, func(v value) { d.readTransaction(v, t) }},
 		{"channel", false, func(v value) {

@@ -57,6 +57,9 @@ func (t *Topology) Explain(q Query) []Step {
 	if topic.Receipts != nil {
 		add("receipts", "a receipt goes to topic %s of the zone of origin once all groups of the destination have settled the message", topic.Receipts.Name)
 	}
+	if topic.Idempotent > 0 {
+		add("idempotent", "a message id that comes again within %s is the same message", formatDuration(topic.Idempotent))
+	}
 	if q.From != nil {
 		add("published", "in zone %s (%s) of city %s", q.From.Name, q.From.Kind, q.From.City.Name)
 	} else {
@@ -83,6 +86,9 @@ func (t *Topology) Explain(q Query) []Step {
 	case len(d.Zone.Groups) > 1:
 		add("slot", "hash of the message id, which is not given here")
 		group = fmt.Sprintf("one of %d broker groups", len(d.Zone.Groups))
+	}
+	if home := homeText(q, d); home != "" {
+		add("home", "%s", home)
 	}
 	add("lands", "in %s, zone %s, city %s%s", group, d.Zone.Name, d.Zone.City.Name, reachText(q.From, d.Reach))
 	return steps
@@ -196,6 +202,9 @@ func reachText(from *ZoneInfo, r Reach) string {
 func (t *Topology) explainBroadcast(q Query, d Destination) []Step {
 	topic := q.Topic
 	steps := []Step{{"channel", fmt.Sprintf("%s, slot %d: one numbering for all cities", d.Channel.Name, d.Slot)}}
+	if home := homeText(q, d); home != "" {
+		steps = append(steps, Step{"home", home})
+	}
 	for _, c := range t.Cities {
 		if !topic.ResidentIn(c) {
 			steps = append(steps, Step{"skips", fmt.Sprintf("city %s, which the residency excludes", c.Name)})
@@ -220,4 +229,12 @@ func plural(n int, noun string) string {
 		return "1 " + noun
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// homeText says which group knows whether a message is new; empty when none asks.
+func homeText(q Query, d Destination) string {
+	if q.Topic.Idempotent == 0 || q.From == nil || q.MessageGroup == "" && !d.HasShard && q.MessageID == "" {
+		return ""
+	}
+	return fmt.Sprintf("broker group %s of zone %s, where it was published, knows which ids have come", q.From.Home(&q, &d).Name, q.From.Name)
 }

@@ -100,6 +100,8 @@ var topicFaults = []faultCase{
 	{"receipts on a topic that is routed", "  - name: orders\n", "  - name: orders\n    receipts: §transfer\n", "whose route is shard: property userId", "route local", 0},
 	{"receipts of a broadcast", "  - name: member\n", "  - name: member\n    receipts: §orders\n", "its route is broadcast: city", "a token", 0},
 	{"budget below one message", "budget: 256MiB", "budget: §1KiB", "would not hold one", "raise budget", 0},
+	{"window of a topic that acknowledges early", "  - name: transfer\n", "  - name: transfer\n    durability: buffered\n    idempotent: §10m\n", "its durability is buffered", "use durability: synced", 0},
+	{"window beyond a day", "  - name: transfer\n", "  - name: transfer\n    idempotent: §25h\n", `"25h"`, "between 1s and", 0},
 	{"body beyond RocketMQ's", "max_body: 1MiB", "max_body: §5MiB", `"5MiB"`, "between 1B and 4MiB", 0},
 	{"residency of an unknown city", "[shanghai, hangzhou]", "[shanghai, §hangzou]", `no city "hangzou"`, "did you mean hangzhou?", 0},
 	{"residency names a city twice", "[shanghai, hangzhou]", "[shanghai, §shanghai]", "stands twice", "remove one", 0},

@@ -190,6 +190,9 @@ func showTopics(b *strings.Builder, t *Topology) {
 		if topic.Receipts != nil {
 			kind += ", receipts to " + string(topic.Receipts.Name)
 		}
+		if topic.Idempotent > 0 {
+			kind += ", once in " + formatDuration(topic.Idempotent)
+		}
 		rows = append(rows, []string{string(topic.Name), topic.Route.String(), kind, topic.Class.String(),
 			fmt.Sprint(topic.Queues), formatDuration(topic.Retention), formatSize(topic.Budget) + " " + topic.AtBudget.String(),
 			formatSize(int64(topic.MaxBody)), cities})

@@ -121,6 +121,7 @@ func TestDiffNamesWhatChanges(t *testing.T) {
 		{"{in_city: rz02, remote: rz03}", "{remote: rz03}", "~ zone rz01: standby.in_city: rz02 -> -"},
 		{"client: 127.0.0.1:8091", "client: 127.0.0.1:8092", "~ node cz-sz-a-1: client: 127.0.0.1:8091 -> 127.0.0.1:8092"},
 		{"  - name: shenzhen\n", "  - name: shenzhen\n    max_body: 4MiB\n", ""},
+		{"retention: 168h", "retention: 168h\n    idempotent: 10m", "~ topic ledger: idempotent: - -> 10m"},
 		{"retention: 168h", "retention: 24h", "~ topic ledger: retention: 168h -> 24h"},
 		{"  - name: orders\n", "  - name: orders\n    kind: delay\n", "~ topic orders: kind: normal -> delay\n~ topic orders: max_delay: - -> 720h"},
 		{"  - name: transfer\n", "  - name: transfer\n    receipts: orders\n", "~ topic transfer: receipts: - -> orders"},

@@ -122,6 +122,9 @@ type TopicInfo struct {
 	AtBudget   BudgetEnd
 	MaxBody    int           // bytes
 	MaxDelay   time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
+	// Idempotent is how long after its first copy a message id that comes again is
+	// the same message; 0 = ids are not looked at.
+	Idempotent time.Duration
 	Route      Route
 	// Receipts is where a receipt goes, in the zone where a message was published, once
 	// all groups of its destination have settled it; nil = none are written.

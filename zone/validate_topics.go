@@ -34,6 +34,7 @@ func (d *draft) checkTopic(t *draftTopic) {
 	}
 	d.checkTransaction(t)
 	d.checkReceipts(t)
+	d.checkIdempotent(t)
 	d.checkResidency(t)
 	d.checkLimits(t)
 }

@@ -34,6 +34,7 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindRecallHandle: pb.Code_BAD_REQUEST,
 	broker.KindSettled:      pb.Code_NOT_FOUND,
 	broker.KindNoOffset:     pb.Code_OFFSET_NOT_FOUND,
+	broker.KindConflict:     pb.Code_ILLEGAL_MESSAGE_ID,
 }
 
 // statusOK is shared by all answers; nobody changes it.

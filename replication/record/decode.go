@@ -41,6 +41,7 @@ func (v View) Decode(r *Record) error {
 		Encoding:     v.Encoding(),
 		Digest:       Digest{Type: kind, Checksum: string(checksum)},
 		Priority:     v.Priority(),
+		Once:         v.Once(),
 	}
 	v.Properties(func(key, value []byte) bool {
 		r.Properties = append(r.Properties, Property{Key: string(key), Value: string(value)})

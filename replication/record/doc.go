@@ -71,6 +71,7 @@
 //	 11 digest: u8 type, then the checksum's text
 //	 12 properties: per property u16 length, key, u32 length, value
 //	 13 cause
+//	 14 once: window in milliseconds u64, key 16 bytes, content u64
 //
 // # Landing envelope, version 1
 //

@@ -57,6 +57,7 @@ const (
 	tagDigest
 	tagProperties
 	tagCause
+	tagOnce
 	tagEnd // one above the highest known tag
 )
 
@@ -68,7 +69,7 @@ func headerLen(r *Record) int {
 		fieldLen(len(r.Identity.Group)) + fieldLen(len(r.Topic)) + fieldLen(len(r.Target)) +
 		fieldLen(listLen(r.Residency)) + fieldLen(len(r.MessageID)) + fieldLen(len(r.Tag)) +
 		fieldLen(listLen(r.Keys)) + fieldLen(len(r.MessageGroup)) + fieldLen(len(r.TraceContext)) +
-		fieldLen(len(r.BornHost)) + fieldLen(propertiesLen(r.Properties)) + fieldLen(len(r.Cause))
+		fieldLen(len(r.BornHost)) + fieldLen(propertiesLen(r.Properties)) + fieldLen(len(r.Cause)) + r.Once.len()
 	if r.Digest != (Digest{}) {
 		n += fieldLen(1 + len(r.Digest.Checksum))
 	}
@@ -116,6 +117,7 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	}
 	dst = appendProperties(dst, r.Properties)
 	dst = appendField(dst, tagCause, r.Cause)
+	dst = r.Once.append(dst)
 	dst = append(dst, r.Body...)
 
 	b := dst[start:]

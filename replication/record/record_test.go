@@ -48,8 +48,15 @@ func broadcastRecord() *Record {
 		Durability: zone.DurabilitySynced, Properties: []Property{{"version", "7"}}, Body: make([]byte, 300)}
 }
 
+// onceRecord counts once in its window.
+func onceRecord() *Record {
+	r := full()
+	r.Once = Once{Window: 10 * time.Minute, Key: [16]byte{1, 2, 3, 15: 16}, Content: 0x1122334455667788}
+	return r
+}
+
 func samples() map[string]*Record {
-	return map[string]*Record{"full": full(), "minimal": minimal(), "broadcast": broadcastRecord()}
+	return map[string]*Record{"full": full(), "minimal": minimal(), "broadcast": broadcastRecord(), "once": onceRecord()}
 }
 
 func encode(t testing.TB, r *Record) []byte {

@@ -125,6 +125,7 @@ type Record struct {
 	Priority     int32
 	Properties   []Property
 	Cause        []byte // TypeDeadLetter, TypeReroute: what this record settles; encoded by package broker
+	Once         Once   // zero = the record may come again
 	Body         []byte
 }
 

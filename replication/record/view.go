@@ -66,6 +66,9 @@ func Parse(b []byte) (View, error) {
 	if err := checkProperties(b, v.fields[tagProperties]); err != nil {
 		return View{}, err
 	}
+	if err := checkOnce(v.fields[tagOnce]); err != nil {
+		return View{}, err
+	}
 	return v, nil
 }
 

@@ -1,0 +1,43 @@
+package zone
+
+import (
+	"fmt"
+	"time"
+)
+
+// Bounds of a topic's window. A publisher's library repeats a send for seconds, an
+// application for minutes; what a window remembers stands in memory.
+const (
+	minIdempotent = time.Second
+	maxIdempotent = 24 * time.Hour
+)
+
+// checkIdempotent refuses a window on a topic that acknowledges before it knows.
+func (d *draft) checkIdempotent(t *draftTopic) {
+	if t.info.Idempotent > 0 && t.info.Durability == DurabilityBuffered {
+		d.add(t.idempotentAt, fmt.Sprintf("topic %s is idempotent, and its durability is buffered", t.info.Name),
+			"whether a message is new is known once it is stored; use durability: synced or remove idempotent")
+	}
+}
+
+// windowText is empty for topics without a window.
+func windowText(window time.Duration) string {
+	if window == 0 {
+		return ""
+	}
+	return formatDuration(window)
+}
+
+// Home returns the broker group that knows whether a message of an idempotent topic
+// is new: in the zone where it is published, the owner of the slot that d, the
+// answer of Resolve to q, has picked. Channels have a slot of their own, which says
+// nothing of the message, so that its message group or id does there.
+func (z *ZoneInfo) Home(q *Query, d *Destination) *GroupInfo {
+	slot := d.Slot
+	if d.Channel != nil {
+		if slot = HashSlot(q.MessageID); q.MessageGroup != "" {
+			slot = HashSlot(q.MessageGroup)
+		}
+	}
+	return z.SlotOwner(slot)
+}
