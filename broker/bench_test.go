@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 var retained = flag.Int("retained", 100_000, "messages that BenchmarkRestart finds in the store")
@@ -62,8 +63,10 @@ func TestPublishAllocatesLittle(t *testing.T) {
 	}
 }
 
-func openBench(b testing.TB) *station {
-	s := &station{t: b, fs: disk.OS{}, node: "rz02-a-1", topo: sample(b)}
+func openBench(b testing.TB) *station { return openBenchOf(b, sample(b)) }
+
+func openBenchOf(b testing.TB, topo *zone.Topology) *station {
+	s := &station{t: b, fs: disk.OS{}, node: "rz02-a-1", topo: topo}
 	o := s.options()
 	o.Dir, o.Logger = b.TempDir(), nil
 	broker, err := Open(b.Context(), o)
@@ -160,4 +163,43 @@ func fillStore(b *testing.B, s *station, n int) {
 		}
 	}
 	b.Logf("%d messages stored in %s, log of %d bytes", n, time.Since(began).Round(time.Millisecond), s.log.Committed())
+}
+
+// BenchmarkPublishOnce compares messages of an idempotent topic, each with an id of
+// its own, with those of another topic.
+func BenchmarkPublishOnce(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		topo *zone.Topology
+	}{{"plain", sample(b)}, {"idempotent", onceSample(b)}} {
+		for _, batch := range []int{1, 32} {
+			b.Run(fmt.Sprintf("%s/batch=%d", c.name, batch), func(b *testing.B) {
+				s := openBenchOf(b, c.topo)
+				var n atomic.Int64
+				var wg sync.WaitGroup
+				b.ReportAllocs()
+				b.ResetTimer()
+				for range 16 {
+					wg.Go(func() {
+						msgs, out := benchMessages(s, batch, 1024), make([]PublishResult, batch)
+						for {
+							first := n.Add(int64(batch)) - int64(batch)
+							if first >= int64(b.N*batch) {
+								return
+							}
+							for i := range msgs {
+								msgs[i].ID = fmt.Sprintf("01AABBCCDDEEFF%020d", first+int64(i))
+							}
+							if err := s.Publish(b.Context(), msgs, out); err != nil || out[0].Err != nil {
+								b.Error(err, out[0].Err)
+								return
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.ReportMetric(float64(b.N*batch)/b.Elapsed().Seconds(), "messages/s")
+			})
+		}
+	}
 }

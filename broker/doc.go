@@ -50,6 +50,9 @@
 //   - A half message that nobody decides is asked about at most as often as its topic
 //     says, on the monotonic clock of this process: a restart begins the present wait
 //     anew, a step of the wall clock changes nothing.
+//   - On an idempotent topic a message counts once in its window: the fold ignores a
+//     copy, and its sender is answered like the first one's (package once). Its home
+//     group decides, so Publish passes it on (home.go).
 //   - Acknowledgements and cursors become durable a little later, and so do counts
 //     of checks. A kill repeats what was not yet logged; Close logs it all.
 //   - A consumer group has one progress in a queue. Acknowledgements move it, and

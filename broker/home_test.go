@@ -257,6 +257,8 @@ func fill(t *testing.T, v reflect.Value) {
 			*x = []string{"", "key", "键"}
 		case *map[string]string:
 			*x = map[string]string{"k": "v", "": "empty", "e": ""}
+		case *time.Duration:
+			*x = time.Duration(i) * time.Second
 		case *record.Digest:
 			*x = record.Digest{Type: 2, Checksum: "AB"}
 		case **zone.TopicInfo, *zone.Destination, *error:

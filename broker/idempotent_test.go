@@ -373,3 +373,72 @@ func TestHealedIndexesHaveNoCopies(t *testing.T) {
 	wantEntries(t, after, after.log.Begin(), want)
 	wantOnce(t, after.drain(billing, "orders"), ids)
 }
+
+// A copy of a delayed message gets a handle of the first one, before and after it is
+// due, recalled or restarted.
+func TestCopyOfADelayedMessageIsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topo := sample(t, "  - name: orders\n", "  - name: orders\n    idempotent: 10m\n    kind: delay\n")
+		s := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
+		defer func() { s.Close() }()
+		delayed := func(id string, after time.Duration) Message {
+			m := s.message("orders", id)
+			m.DeliverAt = time.Now().Add(after)
+			return m
+		}
+		kept, recalled, now := delayed("kept", time.Minute), delayed("recalled", time.Minute), delayed("now", -time.Minute)
+		for _, m := range []Message{kept, recalled, now} {
+			if r := s.send(m); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		s.restart()
+		r := s.send(recalled)
+		if id, err := s.Recall(t.Context(), "orders", r.Recall); err != nil || id != "recalled" {
+			t.Fatalf("recall by the handle of a copy: %q, %v", id, err)
+		}
+		for range 3 {
+			for _, m := range []Message{kept, recalled, now} {
+				if r := s.send(m); r.Err != nil || (r.Recall == "") != (m.ID == "now") {
+					t.Errorf("copy of %s: %+v", m.ID, r)
+				}
+			}
+			time.Sleep(time.Minute)
+		}
+		wantOnce(t, s.drain(billing, "orders"), []string{"kept", "now"})
+		later := kept
+		later.DeliverAt = later.DeliverAt.Add(time.Second)
+		if r := s.send(later); KindOf(r.Err) != KindConflict {
+			t.Errorf("a copy with another delivery time: %+v", r)
+		}
+	})
+}
+
+// A copy of a half message gets an id by which the first one is decided, also in a
+// later lineage, and none once it is decided makes it come again.
+func TestCopyOfAHalfMessageIsTheFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		topo := sample(t, "  - name: orders\n", "  - name: orders\n    idempotent: 10m\n    kind: transaction\n")
+		s := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
+		defer func() { s.Close() }()
+		out := make([]PublishResult, 2)
+		m := s.message("orders", "m")
+		if err := s.Publish(t.Context(), []Message{m, m}, out); err != nil || out[0].Level != LevelHalf || out[1].Level != LevelHalf {
+			t.Fatalf("%+v, %v", out, err)
+		}
+		for range 2 {
+			s.restart()
+			r := s.send(m)
+			if r.Err != nil || r.Level != LevelHalf {
+				t.Fatalf("a copy: %+v", r)
+			}
+			if err := s.EndTransaction(t.Context(), "orders", r.TransactionID, ResolutionCommit); err != nil {
+				t.Fatalf("commit by the id of a copy: %v", err)
+			}
+		}
+		if n := len(s.Status().Transactions); n != 0 {
+			t.Errorf("%d topics have half messages that nobody will decide", n)
+		}
+		wantOnce(t, s.drain(billing, "orders"), []string{"m"})
+	})
+}

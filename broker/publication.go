@@ -31,7 +31,7 @@ func (b *Broker) publication(n int) *publication {
 	if !ok {
 		p = new(publication)
 	}
-	p.op.batch.Buffered, p.left = true, n
+	p.op.batch.Buffered, p.left, p.once = true, n, record.Once{}
 	p.op.batch.Entries = slices.Grow(p.op.batch.Entries[:0], n)
 	p.which = slices.Grow(p.which[:0], n)
 	return p

@@ -47,7 +47,7 @@ func (b *Broker) publishHere(ctx context.Context, v *view, msgs []Message, out [
 	stored := wallNow()
 	for i := range msgs {
 		out[i] = PublishResult{Offset: -1}
-		if b.recognize(v, &msgs[i], &out[i], stored, p) {
+		if v.once && b.recognize(v, &msgs[i], &out[i], stored, p) {
 			continue
 		}
 		out[i].Err = b.prepare(v, &msgs[i], &out[i], stored, p)

@@ -18,7 +18,8 @@ type view struct {
 	group  *zone.GroupInfo
 	zone   *zone.ZoneInfo
 	topics map[zone.Topic]*topicView
-	homes  bool // a topic is idempotent, and the zone has several groups that may know its ids
+	once   bool // a topic is idempotent
+	homes  bool // likewise, and the zone has several groups that may know its ids
 }
 
 type topicView struct {
@@ -41,8 +42,9 @@ func newView(t *zone.Topology, node zone.Node, group zone.Group) *view {
 			tv.residency = append(tv.residency, c.Name)
 		}
 		v.topics[info.Name] = tv
-		v.homes = v.homes || info.Idempotent > 0 && len(g.Zone.Groups) > 1
+		v.once = v.once || info.Idempotent > 0
 	}
+	v.homes = v.once && len(g.Zone.Groups) > 1
 	return v
 }
 

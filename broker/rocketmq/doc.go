@@ -59,6 +59,12 @@
 // ends before costs a delay of one interval. Clients connect to every broker that a
 // route names, so each broker asks over its own streams only.
 //
+// # Sends that come again
+//
+// A copy of a message of an idempotent topic is answered like the first one. The
+// same id with other content is ILLEGAL_MESSAGE_ID; a home that does not answer and
+// a window that is full are TOO_MANY_REQUESTS.
+//
 // # Order
 //
 // A FIFO topic takes FIFO messages only, each with a message group, whatever queue
