@@ -83,7 +83,8 @@
 // travels by flow, in the order of its lane. Their index entries hold the hash of
 // the message group. Consumer groups get one message of each message group at a
 // time (package consumer). A change of order by the topology takes over what is in
-// hands.
+// hands. Of a topic of kind priority, a queue is a level, and the highest number
+// goes first.
 //
 // # Files
 //

@@ -25,7 +25,7 @@ type hands struct {
 	id      uint64 // of topic and its incarnation, in handles
 	disp    *consumer.Dispatcher
 	marks   atomic.Pointer[map[uint16]uint64] // by queue; nil = no queue was ever reset
-	ordered bool                              // as the topology asked for when they were made
+	order   order                             // as the topology asked for when they were made
 	stale   atomic.Bool                       // the topology asks for another order: to be replaced
 	retired bool                              // replaced; guarded by Broker.gate
 	gone    chan struct{}                     // closed when they are retired: who waits asks again
@@ -88,11 +88,11 @@ func (b *Broker) makeHands(key subKey) *hands {
 // delivery numbers given before.
 func (b *Broker) newHands(sub *subscription, first uint64) *hands {
 	key := sub.key
-	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first), ordered: b.view.Load().ordered(key), gone: make(chan struct{})}
+	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first), order: b.view.Load().order(key), gone: make(chan struct{})}
 	h.disp = consumer.NewDispatcher(consumer.Options{
 		Group: key.group, Topic: key.topic,
 		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
-		FirstDelivery: first, InOrder: h.ordered, Alive: b.isAlive, Kick: b.kick,
+		FirstDelivery: first, InOrder: h.order == groupOrder, Priority: h.order == priorityOrder, Alive: b.isAlive, Kick: b.kick,
 	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
 	h.setMarks(b.state.progress)
 	sub.hands = h
@@ -139,7 +139,7 @@ func (b *Broker) refreshHands() {
 			continue
 		}
 		h.disp.SetMaxAttempts(b.maxAttempts(key, h.topic))
-		h.stale.Store(h.ordered != b.view.Load().ordered(key))
+		h.stale.Store(h.order != b.view.Load().order(key))
 	}
 	poke(b.kick)
 }

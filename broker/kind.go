@@ -10,7 +10,7 @@ import (
 // from.
 func SupportsKind(k zone.MessageKind) bool {
 	switch k {
-	case zone.KindNormal, zone.KindFIFO, zone.KindDelay, zone.KindTransaction:
+	case zone.KindNormal, zone.KindFIFO, zone.KindDelay, zone.KindTransaction, zone.KindPriority:
 		return true
 	}
 	return false
@@ -26,6 +26,9 @@ func checkKind(t *zone.TopicInfo, m *Message) error {
 	}
 	if t.Kind == zone.KindFIFO && m.MessageGroup == "" {
 		return refuse(KindInvalid, "a message without a message group on a topic of kind fifo")
+	}
+	if t.Kind == zone.KindPriority && m.Priority < 0 {
+		return refuse(KindInvalid, "the priority %d; it must not be negative", m.Priority)
 	}
 	if m.Kind != 0 && m.Kind != t.Kind {
 		return refuse(KindUnsupported, "a message of kind %s on a topic of kind %s", m.Kind, t.Kind)

@@ -20,6 +20,7 @@ type Message struct {
 	Keys         []string
 	MessageGroup string
 	Kind         zone.MessageKind // zero = the topic's
+	Priority     int32            // of a topic of kind priority: the higher, the sooner; those from its number of queues on are one
 	Properties   map[string]string
 	Body         []byte // kept until Publish returns
 	Encoding     record.Encoding

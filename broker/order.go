@@ -6,6 +6,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // noGroupKey is the key of messages without a message group in a FIFO topic, which
@@ -17,17 +18,30 @@ const noGroupKey = 1 << 32
 // written.
 const reorderRetry = 100 * time.Millisecond
 
-// ordered reports whether the subscription is read in order.
-func (v *view) ordered(key subKey) bool {
-	if t := v.topics[key.topic]; t != nil {
-		return v.topo.InOrder(key.group, t.info)
+// order says in which order a subscription gets its messages.
+type order uint8
+
+const (
+	anyOrder      order = iota // as stored, without a promise
+	groupOrder                 // each message group in order, one message of it at a time
+	priorityOrder              // higher priorities first
+)
+
+func (v *view) order(key subKey) order {
+	t := v.topics[key.topic]
+	switch {
+	case t == nil:
+	case v.topo.InOrder(key.group, t.info):
+		return groupOrder
+	case t.info.Kind == zone.KindPriority:
+		return priorityOrder
 	}
-	return false
+	return anyOrder
 }
 
 // begin tells of a poll under an attempt id; nil when there is none that counts.
 func (h *hands) begin(r *ReceiveRequest) *consumer.Attempt {
-	if !h.ordered || r.AttemptID == "" {
+	if h.order != groupOrder || r.AttemptID == "" {
 		return nil
 	}
 	return h.disp.Begin(attemptID(r.ClientID, r.AttemptID))

@@ -271,7 +271,7 @@ func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d
 		Born: m.Born, Stored: stored,
 		MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 		Attempt: uint32(max(m.Attempt, 0)), TraceContext: m.TraceContext, BornHost: m.BornHost,
-		Encoding: m.Encoding, Digest: m.Digest, Body: m.Body, DeliverAt: m.DeliverAt,
+		Encoding: m.Encoding, Digest: m.Digest, Body: m.Body, DeliverAt: m.DeliverAt, Priority: m.Priority,
 	}
 	if m.MessageGroup != "" {
 		r.GroupHash = xxhash.Sum64String(m.MessageGroup)
@@ -291,12 +291,15 @@ func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d
 // chooseQueue takes the client's hint, and else goes round. A broadcast has one
 // order and so one queue. So has a FIFO topic: the order of a message group then
 // does not hang on the number of queues, which may change, nor on what a client
-// thinks of it, and message groups go on without each other in one queue as well.
+// thinks of it, and message groups go on without each other in one queue as well. A
+// priority is a queue.
 func chooseQueue(t *topicView, m *Message) uint16 {
 	n := max(t.info.Queues, 1)
 	switch {
 	case t.info.Channel != nil, t.info.Kind == zone.KindFIFO:
 		return 0
+	case t.info.Kind == zone.KindPriority:
+		return uint16(min(int(m.Priority), n-1))
 	case m.MessageGroup != "":
 		return uint16(xxhash.Sum64String(m.MessageGroup) % uint64(n))
 	case m.Queue >= 0 && m.Queue < n:

@@ -87,6 +87,7 @@ var topicFaults = []faultCase{
 	{"list without brackets", "topics: [transfer]", "topics: §transfer", `topics is "transfer"`, "[transfer]", 0},
 	{"reserved property", "property: userId", "property: §KEYS", "cannot set", "another name", 0},
 	{"kind", "    class: urgent", "    class: urgent\n    kind: §norml", `"norml"`, "did you mean normal?", 0},
+	{"priority of a broadcast", "    class: urgent", "    class: urgent\n    kind: §priority", "kind priority, and its route is broadcast: city", "another route", 0},
 	{"class", "class: urgent", "class: §control", `"control"`, "urgent, bulk", 0},
 	{"duration", "retention: 168h", "retention: §1 week", `"1 week"`, "72h or 7d", 0},
 	{"duration too short", "retention: 168h", "retention: §1s", `"1s"`, "between 1m and", 0},

@@ -1,6 +1,9 @@
 package zone
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // orderByDefault makes a consumer group that does not say fifo read in order when
 // one of its topics is of kind fifo: a FIFO topic never comes out of order because a
@@ -8,6 +11,14 @@ import "slices"
 func (g *draftConsumers) orderByDefault() {
 	if g.fifoAt.line == 0 {
 		g.info.FIFO = slices.ContainsFunc(g.info.Topics, func(t *TopicInfo) bool { return t.Kind == KindFIFO })
+	}
+}
+
+// checkKind reports a kind whose promise the topic's route does not keep.
+func (d *draft) checkKind(t *draftTopic) {
+	if info := t.info; info.Kind == KindPriority && info.Channel != nil {
+		d.add(t.kindAt, fmt.Sprintf("topic %s is of kind %s, and its route is %s", info.Name, info.Kind, info.Route),
+			"a broadcast has one order, that of its numbers; use another route, or kind normal")
 	}
 }
 

@@ -50,6 +50,9 @@ type Options struct {
 	// follows in the queue is not looked at. 0 means 1,048,576.
 	InOrder    bool
 	MaxWaiting int
+	// Priority makes each queue a level: those of higher numbers go first, see
+	// patience for how long others wait. Without effect beside InOrder.
+	Priority bool
 	// Kick, when not nil, gets a non-blocking send after NextWake moved to an
 	// earlier instant than it last returned. Give it capacity 1; several
 	// dispatchers may share it.
@@ -91,6 +94,7 @@ type Dispatcher struct {
 	baton   *Waiter          // woken, and has not taken or stopped yet
 	spare   []claim          // a buffer for the next Take
 	order   *order           // nil unless opts.InOrder
+	prio    *priority        // nil unless opts.Priority
 }
 
 // never is later than every instant.
@@ -109,6 +113,7 @@ type dispatchQueue struct {
 	acked   rangeSet // settled since the last Collect
 	retried []uint64 // offsets whose entry is dirty
 	mark    uint64   // of the last reset
+	again   list     // by priority: to be delivered again now
 }
 
 // NewDispatcher returns a dispatcher that goes on from the group's durable
@@ -130,8 +135,11 @@ func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *
 		dead:   emptyList,
 		armed:  never,
 	}
-	if o.InOrder {
+	switch {
+	case o.InOrder:
 		d.order = newOrder(o.MaxWaiting)
+	case o.Priority:
+		d.prio = &priority{}
 	}
 	for i := range state {
 		d.load(&state[i], now, wall)
@@ -193,7 +201,7 @@ func (d *Dispatcher) queue(n uint16) *dispatchQueue {
 	if q := d.find(n); q != nil {
 		return q
 	}
-	q := &dispatchQueue{queue: n}
+	q := &dispatchQueue{queue: n, again: emptyList}
 	i, _ := slices.BinarySearchFunc(d.queues, n, compareQueue)
 	d.queues = slices.Insert(d.queues, i, q)
 	return q
@@ -254,7 +262,7 @@ func (d *Dispatcher) unlock() {
 
 // available reports whether a Take would find something to look at.
 func (d *Dispatcher) available() bool {
-	if d.ready.len > 0 {
+	if d.readyLen() > 0 {
 		return true
 	}
 	if d.order != nil {
@@ -276,7 +284,7 @@ func (d *Dispatcher) room() int {
 func (d *Dispatcher) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	s := Stats{InFlight: len(d.table), Ready: d.ready.len, Dead: d.dead.len, Fresh: d.fresh, Waiters: len(d.line)}
+	s := Stats{InFlight: len(d.table), Ready: d.readyLen(), Dead: d.dead.len, Fresh: d.fresh, Waiters: len(d.line)}
 	if o := d.order; o != nil {
 		s.Waiting, s.Groups = o.waiting, len(o.groups)
 		s.Fresh += uint64(o.waiting)

@@ -38,6 +38,10 @@
 // Redeliveries come before new messages. Inside a queue new messages come in
 // offset order; between queues the dispatcher goes round.
 //
+// By priority (Options.Priority) the queue of the highest number goes first, its
+// redeliveries before its new messages; after 15 messages of the highest level that
+// has some, one of a lower level follows, if any waits, each level in turn.
+//
 // A dispatcher that keeps order (Options.InOrder) hands out one message of a
 // message group at a time, in offset order: the next one when the former is
 // settled, be it acknowledged, dead-lettered, excluded by a filter or trimmed. A

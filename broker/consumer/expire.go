@@ -91,7 +91,7 @@ func (d *Dispatcher) lapse(slot int32) {
 		d.push(&d.dead, slot, dead)
 		return
 	}
-	d.push(&d.ready, slot, ready)
+	d.pushReady(slot, false)
 }
 
 // answer carries out what was learned of a client, unless the delivery was

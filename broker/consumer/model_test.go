@@ -46,7 +46,8 @@ func (m *model) note(format string, args ...any) { m.log = append(m.log, fmt.Spr
 
 func (m *model) start() {
 	m.process++
-	m.d = NewDispatcher(Options{Group: "g", Topic: "t", MaxAttempts: int(m.max), MaxInFlight: 40, FirstDelivery: m.process << 40},
+	m.d = NewDispatcher(Options{Group: "g", Topic: "t", MaxAttempts: int(m.max), MaxInFlight: 40, FirstDelivery: m.process << 40,
+		Priority: m.seed%2 == 1},
 		m.p.State("g", "t"), m.now, m.wall)
 	for q, end := range m.ends {
 		m.d.Advance(uint16(q), end)
@@ -346,7 +347,7 @@ func (m *model) drain() {
 // after it is settled; attempts count on; everything unsettled comes back,
 // however old it is (fault L3).
 func TestDispatcherKeepsItsPromises(t *testing.T) {
-	for seed := range uint64(60) {
+	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 4))
 		m := &model{t: t, seed: seed, rng: rng, p: NewProgress(), wall: wall0, max: 1 + rng.Uint32N(4),
 			ends: make([]uint64, 1+rng.IntN(4)), messages: make(map[place]*modelMessage)}

@@ -272,7 +272,7 @@ func (d *Dispatcher) promote(key groupKey, g *messageGroup, p place) {
 	g.holder = slot
 	switch e := &d.entries[slot]; {
 	case !known:
-		d.push(&d.ready, slot, ready)
+		d.pushReady(slot, false)
 	case e.status == parked:
 		d.hold(slot, e.deadline)
 	}

@@ -80,7 +80,7 @@ func (d *Dispatcher) Reset(s *QueueState, now Instant, wall time.Time) {
 	d.fresh -= q.back.count() + q.end - q.cursor
 	d.claimed -= int(q.claimed.count())
 	end := q.end
-	*q = dispatchQueue{queue: q.queue}
+	*q = dispatchQueue{queue: q.queue, again: emptyList}
 	d.load(s, now, wall)
 	if end > q.end {
 		d.fresh += end - q.end

@@ -78,7 +78,7 @@ func (d *Dispatcher) leave(slot int32) {
 	case held:
 		d.unheap(slot)
 	case ready:
-		d.unlink(&d.ready, slot)
+		d.unlinkReady(slot)
 	case dead:
 		d.unlink(&d.dead, slot)
 	}

@@ -118,6 +118,9 @@ func (d *Dispatcher) claim(n int, first bool) []claim {
 	}
 	claims := d.spare[:0]
 	d.spare = nil
+	if d.prio != nil {
+		return d.claimByPriority(claims, n)
+	}
 	claims = d.claimReady(claims, n)
 	want := min(n-len(claims), d.room())
 	if want <= 0 {
@@ -220,7 +223,7 @@ func (d *Dispatcher) conclude(r *TakeRequest, claims []claim, dst []Taken) []Tak
 	for i := len(claims) - 1; i >= 0; i-- { // redeliveries go back in their order
 		if c := &claims[i]; c.verdict == Stop && c.slot != none {
 			d.forgetAttempt(c.slot)
-			d.pushFront(&d.ready, c.slot, ready)
+			d.pushReady(c.slot, true)
 		}
 	}
 	d.keep(claims)

@@ -72,11 +72,12 @@
 // fifo to groups that read in order (zone.Topology.InOrder). Their assignment names
 // each queue, and a push consumer gets one message by each receive: clients work a
 // batch off one after the other, so that in a larger one a slow message group holds
-// up others. A repeated attempt id is passed on to the Store.
+// up others. A repeated attempt id is passed on to the Store. A PRIORITY topic takes
+// NORMAL messages, too, as priority 0: that is how the Node.js client sends it.
 //
 // # What is refused
 //
-// PRIORITY and LITE messages and topics,
+// LITE messages, topics and consumers,
 // SQL filters over properties of the system other than TAGS, SyncLiteSubscription (UNSUPPORTED).
 //
 // # Goroutines

@@ -15,6 +15,7 @@ var accepted = map[zone.MessageKind][]pb.MessageType{
 	zone.KindFIFO:        {pb.MessageType_FIFO},
 	zone.KindDelay:       {pb.MessageType_DELAY},
 	zone.KindTransaction: {pb.MessageType_TRANSACTION},
+	zone.KindPriority:    {pb.MessageType_PRIORITY, pb.MessageType_NORMAL}, // Node sends priority 0 as NORMAL
 }
 
 // acceptedBy returns the types that routes of a topic announce, never none, at
@@ -70,6 +71,12 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 	}
 	if kind == pb.MessageType_FIFO && sp.MessageGroup == nil {
 		return refuse(pb.Code_ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
+	}
+	if info.Kind == zone.KindPriority {
+		if sp.GetPriority() < 0 {
+			return refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the priority is %d, it must not be negative", sp.GetPriority()))
+		}
+		kind = pb.MessageType_PRIORITY
 	}
 	return checkForeign(kind, sp)
 }

@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -56,6 +57,28 @@ func TestFIFOForEveryClient(t *testing.T) {
 	}
 	if b.store.last.AttemptID != "" || batch.GetAttemptId() == "" {
 		t.Errorf("attempt ids: %q asked for by push, %q passed on for simple", batch.GetAttemptId(), b.store.last.AttemptID)
+	}
+}
+
+// TestPriorityIsTold holds the route of a priority topic to both types that Node
+// sends, and deliveries to the priority as sent.
+func TestPriorityIsTold(t *testing.T) {
+	b := start(t, nil)
+	c := b.dial(t, nil)
+	route, err := c.QueryRoute(as(t, "c"), &pb.QueryRouteRequest{Topic: res("urgent")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if types := fmt.Sprint(route.GetMessageQueues()[0].GetAcceptMessageTypes()); types != "[PRIORITY NORMAL]" {
+		t.Errorf("the route takes %s", types)
+	}
+	want(t, send(t, c, msg("urgent", "M1", priority(7))).GetStatus(), pb.Code_OK)
+	want(t, send(t, c, msg("urgent", "M2", nil)).GetStatus(), pb.Code_OK)
+	for i, m := range pull(t, c, simple("g", "urgent", 2)).msgs {
+		sp := m.GetSystemProperties()
+		if sp.GetMessageType() != pb.MessageType_PRIORITY || sp.Priority == nil || sp.GetPriority() != []int32{7, 0}[i] {
+			t.Errorf("message %s is %v with priority %v", sp.GetMessageId(), sp.GetMessageType(), sp.Priority)
+		}
 	}
 }
 

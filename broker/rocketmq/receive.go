@@ -13,6 +13,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 const (
@@ -238,6 +239,9 @@ func (s *Server) message(resource *pb.Resource, d *broker.Delivery) *pb.Message 
 		sp.DeliveryTimestamp = timestamppb.New(at)
 	}
 	sp.Tag = optional(v.Tag())
+	if v.Kind() == zone.KindPriority {
+		sp.Priority = proto.Int32(v.Priority())
+	}
 	sp.MessageGroup = optional(v.MessageGroup())
 	sp.TraceContext = optional(v.TraceContext())
 	if v.Type() == record.TypeDeadLetter {

@@ -216,6 +216,7 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	out.Keys = sp.GetKeys()
 	out.MessageGroup = sp.GetMessageGroup()
 	out.Kind = info.Kind
+	out.Priority = sp.GetPriority()
 	if d := sp.GetOrphanedTransactionRecoveryDuration(); info.Kind == zone.KindTransaction && d.CheckValid() == nil {
 		out.Recovery = max(d.AsDuration(), 0)
 	}

@@ -138,7 +138,13 @@ func TestSendLimits(t *testing.T) {
 		{"FIFO with delivery time", "ordered", func(m *pb.Message) { fifo("u1")(m); m.SystemProperties.DeliveryTimestamp = timestamppb.Now() }, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
 		{"DELAY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_DELAY }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
 		{"TRANSACTION", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_TRANSACTION }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "NORMAL"},
-		{"PRIORITY", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_PRIORITY }), pb.Code_UNSUPPORTED, "PRIORITY"},
+		{"PRIORITY on a NORMAL topic", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_PRIORITY }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes NORMAL"},
+		{"PRIORITY", "urgent", priority(7), pb.Code_OK, ""},
+		{"PRIORITY negative", "urgent", priority(-1), pb.Code_BAD_REQUEST, "-1"},
+		{"PRIORITY missing", "urgent", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_PRIORITY }), pb.Code_OK, ""},
+		{"PRIORITY with group", "urgent", func(m *pb.Message) { priority(7)(m); m.SystemProperties.MessageGroup = str("u1") }, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"},
+		{"NORMAL on a PRIORITY topic", "urgent", nil, pb.Code_OK, ""},
+		{"FIFO on a PRIORITY topic", "urgent", fifo("u1"), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes PRIORITY"},
 		{"LITE", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_LITE }), pb.Code_UNSUPPORTED, "LITE"},
 		{"NORMAL on a FIFO topic", "ordered", nil, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes FIFO"},
 		{"delivery time", "t", sp(func(p *pb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
@@ -161,6 +167,13 @@ func TestSendLimits(t *testing.T) {
 func fifo(group string) func(*pb.Message) {
 	return func(m *pb.Message) {
 		m.SystemProperties.MessageType, m.SystemProperties.MessageGroup = pb.MessageType_FIFO, str(group)
+	}
+}
+
+// priority gives the message a priority.
+func priority(n int32) func(*pb.Message) {
+	return func(m *pb.Message) {
+		m.SystemProperties.MessageType, m.SystemProperties.Priority = pb.MessageType_PRIORITY, proto.Int32(n)
 	}
 }
 

@@ -71,7 +71,7 @@ func (s *memStore) Publish(_ context.Context, msgs []broker.Message, out []broke
 		rec := &record.Record{
 			Type: record.TypeMessage, Topic: m.Topic.Name, Kind: m.Kind, Class: zone.ClassBulk, Durability: zone.DurabilitySynced, Shard: record.NoShard,
 			Born: m.Born, Stored: time.Now(), MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
-			TraceContext: m.TraceContext, BornHost: m.BornHost, Encoding: m.Encoding, Digest: m.Digest, Body: m.Body,
+			TraceContext: m.TraceContext, BornHost: m.BornHost, Encoding: m.Encoding, Digest: m.Digest, Body: m.Body, Priority: m.Priority,
 		}
 		for k, v := range m.Properties {
 			rec.Properties = append(rec.Properties, record.Property{Key: k, Value: v})

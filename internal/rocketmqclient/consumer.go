@@ -31,6 +31,7 @@ type Received struct {
 	Keys         []string
 	Properties   map[string]string
 	MessageGroup string
+	Priority     int32
 	TraceContext string
 	QueueID      int32
 	Offset       int64
@@ -198,6 +199,7 @@ func decode(m *pb.Message, q queue) *Received {
 		Keys:         sp.GetKeys(),
 		Properties:   m.GetUserProperties(),
 		MessageGroup: sp.GetMessageGroup(),
+		Priority:     sp.GetPriority(),
 		TraceContext: sp.GetTraceContext(),
 		QueueID:      sp.GetQueueId(),
 		Offset:       sp.GetQueueOffset(),

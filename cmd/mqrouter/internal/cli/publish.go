@@ -25,6 +25,7 @@ type publishFlags struct {
 	keys       []string
 	properties []string
 	group      string
+	priority   int32
 	count      int
 }
 
@@ -47,7 +48,8 @@ its way to another zone or city.`,
 	c.Flags().StringVar(&p.tag, "tag", "", "tag")
 	c.Flags().StringArrayVar(&p.keys, "key", nil, "key; may be repeated")
 	c.Flags().StringArrayVar(&p.properties, "property", nil, "user property NAME=VALUE; may be repeated")
-	c.Flags().StringVar(&p.group, "message-group", "", "message group")
+	c.Flags().StringVar(&p.group, "message-group", "", "message group, for topics of kind fifo")
+	c.Flags().Int32Var(&p.priority, "priority", 0, "priority, for topics of kind priority: the higher, the sooner")
 	c.Flags().IntVar(&p.count, "count", 1, "publish the message this many times")
 	return c
 }
@@ -79,7 +81,7 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	}
 	defer producer.Close()
 	for range p.count {
-		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, Born: time.Now()}
+		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, Priority: p.priority, Born: time.Now()}
 		r, err := producer.Send(ctx, m)
 		if err != nil {
 			return fmt.Errorf("publish to %s: %w", p.topic, err)
