@@ -21,6 +21,9 @@ const (
 	DefaultTime = 10 * time.Second
 	// MaxTime is for all others: the longest that a client of a broker waits.
 	MaxTime = time.Minute
+	// answerTime is what is left of a caller's time, at most, to tell its client that
+	// there was no answer: a round trip between the two.
+	answerTime = 250 * time.Millisecond
 )
 
 // Options tells a Client what to be.
@@ -67,13 +70,15 @@ func NewClient(o Options) (*Client, error) {
 	return &Client{o: o, metrics: m, groups: map[zone.Group]*group{}}, nil
 }
 
-// Call asks the group's broker and waits for the answer, at most until ctx ends
-// and at most MaxTime (DefaultTime when ctx has no end). It fails with a *Fault when
+// Call asks the group's broker and waits for the answer, at most until shortly before
+// ctx ends, so that who asked in turn can be told, and at most MaxTime (DefaultTime
+// when ctx has no end). It fails with a *Fault when
 // the broker says no, and with an *Error when it says nothing. body is not kept.
 func (c *Client) Call(ctx context.Context, to zone.Group, kind uint8, body []byte) ([]byte, error) {
-	limit := MaxTime
-	if _, bounded := ctx.Deadline(); !bounded {
-		limit = DefaultTime
+	limit := DefaultTime
+	if end, bounded := ctx.Deadline(); bounded {
+		left := time.Until(end)
+		limit = min(left-min(left/8, answerTime), MaxTime)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -24,7 +24,7 @@
 // way to each group, and more wait, each until its own end: a group that does not
 // answer holds up nobody who asks another one. An answerer takes [Bounds].PerPeer
 // calls of a peer and [Bounds].Bytes of bodies of all; above it refuses. A call
-// ends with its caller's context, at the latest after [MaxTime].
+// ends shortly before its caller's context, at the latest after [MaxTime].
 //
 // # Goroutines
 //

@@ -129,8 +129,12 @@ func (o *oddMessage) message(to zone.Zone) *pb.Message {
 
 // stub is a client of the zone without any library between.
 func (w *world) stub(z zone.Zone) pb.MessagingServiceClient {
-	addr := w.top.FindZone(z).Groups[0].Nodes[0].Client
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(w.client(z).Dial),
+	return w.stubOf(w.top.FindZone(z).Groups[0].Nodes[0])
+}
+
+// stubOf is stub for a broker.
+func (w *world) stubOf(n *zone.NodeInfo) pb.MessagingServiceClient {
+	conn, err := grpc.NewClient("passthrough:///"+n.Client, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(w.client(n.Zone.Name).Dial),
 		grpc.WithDisableServiceConfig(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(8<<20)))
 	if err != nil {
 		w.t.Fatal(err)
