@@ -118,7 +118,8 @@ const none = "none"
 // where it has one: bodies of 4 MiB, 16 attempts, records kept 72 hours.
 const (
 	maxShards        = 1 << 20
-	maxBodyBytes     = 4 << 20 // official clients refuse to receive more in one message
+	defaultBody      = 4 << 20 // what all official clients receive
+	maxBodyBytes     = 7 << 20 // with the header of its record it fits into a frame between nodes, which has 8 MiB
 	maxQueues        = 1024
 	defaultQueues    = 4
 	defaultRetention = 3 * day

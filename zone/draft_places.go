@@ -124,7 +124,7 @@ func (d *draft) eachPair(v value, what, needed string, read func(key, val value)
 }
 
 func (d *draft) readCity(v value) {
-	c := &draftCity{info: &CityInfo{Index: len(d.cities), MaxBody: maxBodyBytes}, at: v.at()}
+	c := &draftCity{info: &CityInfo{Index: len(d.cities), MaxBody: defaultBody}, at: v.at()}
 	d.cities = append(d.cities, c)
 	d.object(v, "a city", []field{
 		{"name", true, func(v value) { c.at, c.info.Name = v.at(), City(d.name(v, "a city's name", placeName)) }},
@@ -155,7 +155,7 @@ func (d *draft) readCity(v value) {
 }
 
 func (d *draft) readZone(v value, c *draftCity) {
-	z := &draftZone{info: &ZoneInfo{City: c.info, Index: len(d.zones), MaxBody: maxBodyBytes}, city: c, at: v.at()}
+	z := &draftZone{info: &ZoneInfo{City: c.info, Index: len(d.zones), MaxBody: defaultBody}, city: c, at: v.at()}
 	d.zones = append(d.zones, z)
 	c.zones = append(c.zones, z)
 	d.object(v, "a zone", []field{

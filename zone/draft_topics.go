@@ -11,7 +11,7 @@ import (
 func (d *draft) readTopic(v value) {
 	info := &TopicInfo{
 		Queues: defaultQueues, Kind: KindNormal, Durability: DurabilitySynced, Retention: defaultRetention,
-		Budget: defaultBudget, AtBudget: BudgetRefuse, MaxBody: maxBodyBytes,
+		Budget: defaultBudget, AtBudget: BudgetRefuse, MaxBody: defaultBody,
 	}
 	t := &draftTopic{info: info, at: v.at()}
 	d.topics = append(d.topics, t)

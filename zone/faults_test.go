@@ -103,7 +103,7 @@ var topicFaults = []faultCase{
 	{"budget below one message", "budget: 256MiB", "budget: §1KiB", "would not hold one", "raise budget", 0},
 	{"window of a topic that acknowledges early", "  - name: transfer\n", "  - name: transfer\n    durability: buffered\n    idempotent: §10m\n", "its durability is buffered", "use durability: synced", 0},
 	{"window beyond a day", "  - name: transfer\n", "  - name: transfer\n    idempotent: §25h\n", `"25h"`, "between 1s and", 0},
-	{"body beyond RocketMQ's", "max_body: 1MiB", "max_body: §5MiB", `"5MiB"`, "between 1B and 4MiB", 0},
+	{"body beyond a frame", "max_body: 1MiB", "max_body: §8MiB", `"8MiB"`, "between 1B and 7MiB", 0},
 	{"residency of an unknown city", "[shanghai, hangzhou]", "[shanghai, §hangzou]", `no city "hangzou"`, "did you mean hangzhou?", 0},
 	{"residency names a city twice", "[shanghai, hangzhou]", "[shanghai, §shanghai]", "stands twice", "remove one", 0},
 	{"residency without a city", "[shanghai, hangzhou]", "§[]", "names no city", "remove the key", 0},

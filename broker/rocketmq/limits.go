@@ -14,7 +14,7 @@ import (
 const (
 	maxTopicName    = 127      // characters
 	maxGroupName    = 120      // characters
-	maxBody         = 4 << 20  // bytes; a topic may ask for less
+	maxBody         = 4 << 20  // bytes; a topic may say otherwise, up to what the topology allows
 	maxProperties   = 128      // user properties of a message
 	maxPropertyText = 64 << 10 // bytes: property keys and values, tag, keys; RocketMQ has 16 KiB, below the 256 KiB of a record's header with room to spare
 	maxMessageGroup = 63       // bytes

@@ -173,7 +173,7 @@ func sameReach(a, b *broker.PublishResult) bool {
 
 // bodyLimit is the largest body of a topic in bytes.
 func bodyLimit(info *zone.TopicInfo) int {
-	if info.MaxBody > 0 && info.MaxBody < maxBody {
+	if info.MaxBody > 0 {
 		return info.MaxBody
 	}
 	return maxBody

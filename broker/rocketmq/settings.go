@@ -102,6 +102,11 @@ func (s *Server) answerProducer(ctx context.Context, reply *pb.Settings) declare
 			}
 		}
 	}
+	if largest == 0 { // it names its topics when it sends
+		for _, info := range t.Topics {
+			largest = max(largest, bodyLimit(info))
+		}
+	}
 	if largest == 0 {
 		largest = maxBody
 	}

@@ -21,6 +21,7 @@ type cityPlan struct {
 	zones []zonePlan // RZones; each city has a CZone and two routers besides
 	cache bool
 	via   string // the city from whose landings it is served
+	body  string // max_body of the city and its zones; empty: the default
 }
 
 type zonePlan struct {
@@ -101,6 +102,9 @@ func (p *plan) city(b *strings.Builder, i int, c *cityPlan) {
 	fmt.Fprintf(b, "  - name: %s\n", c.name)
 	if c.via != "" {
 		fmt.Fprintf(b, "    broadcasts_via: %s\n", c.via)
+	}
+	if c.body != "" {
+		fmt.Fprintf(b, "    max_body: %s\n", c.body)
 	}
 	b.WriteString("    routers:\n")
 	for r := range 2 {

@@ -145,13 +145,17 @@ func (w *world) stubOf(n *zone.NodeInfo) pb.MessagingServiceClient {
 
 // take receives one batch of the topic orders and acknowledges it.
 func (w *world) take(ctx context.Context, c pb.MessagingServiceClient) []*pb.Message {
-	stream, err := c.ReceiveMessage(ctx, &pb.ReceiveMessageRequest{Group: &pb.Resource{Name: "orders-pack"}, MessageQueue: &pb.MessageQueue{Topic: &pb.Resource{Name: "orders"}},
+	return w.takeFrom(ctx, c, "orders", "orders-pack")
+}
+
+func (w *world) takeFrom(ctx context.Context, c pb.MessagingServiceClient, topic, group string) []*pb.Message {
+	stream, err := c.ReceiveMessage(ctx, &pb.ReceiveMessageRequest{Group: &pb.Resource{Name: group}, MessageQueue: &pb.MessageQueue{Topic: &pb.Resource{Name: topic}},
 		BatchSize: 32, InvisibleDuration: durationpb.New(time.Minute), LongPollingTimeout: durationpb.New(5 * time.Second)})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	var got []*pb.Message
-	ack := &pb.AckMessageRequest{Group: &pb.Resource{Name: "orders-pack"}, Topic: &pb.Resource{Name: "orders"}}
+	ack := &pb.AckMessageRequest{Group: &pb.Resource{Name: group}, Topic: &pb.Resource{Name: topic}}
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -210,6 +214,48 @@ func TestOddMessagesArriveAsSent(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLargestBodyCrosses: a topic may have bodies of up to 7 MiB, with 64 KiB of
+// properties, where its cities pass them on.
+func TestLargestBodyCrosses(t *testing.T) {
+	p := oneZoneEach()
+	for i := range p.cities {
+		p.cities[i].body = "7MiB"
+	}
+	p.topics = []string{"{name: large, queues: 1, budget: 64MiB, max_body: 7MiB, route: {explicit: {property: to}}}"}
+	p.groups = []string{"{name: large-read, topics: [large], zones: [rz1, rz2, rz3, cz-east, cz-west, cz-north], max_attempts: 3, retry: {steps: [1s]}}"}
+	bubble(t, 10, p, func(t *testing.T, w *world) {
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(w.ctx, "x-mq-client-id", "odd"), 10*time.Minute)
+		defer cancel()
+		time.Sleep(settleIn)
+		from, at := w.stub("rz1"), w.stub("rz2")
+		largest := oddMessage{name: "largest", change: func(m *pb.Message) {
+			m.Topic.Name, m.Body = "large", textOf(7<<20)
+			m.UserProperties["big"] = strings.Repeat("v", 64<<10-8)
+		}}
+		w.takeFrom(ctx, at, "large", "large-read") // subscribes
+		for range 3 {
+			sent := largest.message("rz2")
+			resp, err := from.SendMessage(ctx, &pb.SendMessageRequest{Messages: []*pb.Message{sent}})
+			if err != nil || resp.GetStatus().GetCode() != pb.Code_OK {
+				t.Fatalf("send: %v, %v", resp.GetStatus(), err)
+			}
+			var got []*pb.Message
+			for n := 0; len(got) == 0 && n < 5; n++ {
+				got = w.takeFrom(ctx, at, "large", "large-read")
+			}
+			if len(got) != 1 || !bytes.Equal(got[0].GetBody(), sent.GetBody()) || !maps.Equal(got[0].GetUserProperties(), sent.GetUserProperties()) {
+				t.Fatalf("%d messages came, or not as sent", len(got))
+			}
+		}
+		sent := largest.message("rz2")
+		sent.Body = append(sent.Body, 0)
+		resp, err := from.SendMessage(ctx, &pb.SendMessageRequest{Messages: []*pb.Message{sent}})
+		if err != nil || resp.GetStatus().GetCode() != pb.Code_MESSAGE_BODY_TOO_LARGE || !strings.Contains(resp.GetStatus().GetMessage(), "7340032") {
+			t.Errorf("one byte more: %v, %v", resp.GetStatus(), err)
+		}
+	})
 }
 
 // oneOdd sends a message and compares what comes.
