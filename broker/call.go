@@ -18,10 +18,11 @@ const (
 	CallEndTransaction CallKind = iota + 1 // EndTransaction of a half message that the group has
 	CallRecall                             // Recall, by a handle of the group that is asked
 	CallPublish                            // store these messages, of which the group is the home
+	CallOffset                             // Offset, SetOffset or FindOffset of a queue of the group
 	callKindEnd
 )
 
-var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish"}
+var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish", CallOffset: "offset"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -43,6 +44,7 @@ func (b *Broker) callTable() map[CallKind]callHandler {
 		CallEndTransaction: b.serveDecision,
 		CallRecall:         b.serveRecall,
 		CallPublish:        b.servePublish,
+		CallOffset:         b.serveOffset,
 	}
 }
 

@@ -80,11 +80,8 @@ func (b *Broker) queue(op string, t zone.Topic, n int) (queueAt, error) {
 	return queueAt{topic, topic.queues[n], n}, nil
 }
 
-// Offset returns the offset below which the group has settled everything in the
-// queue: where a client that pulls goes on. What was acknowledged within the last
-// Limits.ProgressDelay may be missing in it. KindNoOffset when the group never
-// consumed the topic here.
-func (b *Broker) Offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, error) {
+// offset is Offset for a queue of this broker.
+func (b *Broker) offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, error) {
 	const op = "get offset"
 	if err := b.ready(op); err != nil {
 		return 0, err
@@ -104,11 +101,8 @@ func (b *Broker) Offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, 
 	return floor, nil
 }
 
-// SetOffset makes the group go on at the offset in the queue, as ResetGroup does.
-// It is durable at nil. KindOffset when the queue does not hold the offset. A group
-// that the topology does not declare begins with it, at the newest message of the
-// topic's other queues.
-func (b *Broker) SetOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, queue int, offset uint64) error {
+// setOffset is SetOffset for a queue of this broker.
+func (b *Broker) setOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, queue int, offset uint64) error {
 	const op = "set offset"
 	if err := b.ready(op); err != nil {
 		return err
@@ -166,22 +160,7 @@ const (
 	WhereOffset                    // an offset
 )
 
-// FindOffset returns the offset of a place in a queue. A time is compared with when
-// messages were stored in this zone's log (of a message that came from another group:
-// when it landed). The search halves the queue, so near a moment at which the clock
-// was set back it finds one of the places that fit.
-func (b *Broker) FindOffset(ctx context.Context, t zone.Topic, queue int, w Where, at time.Time) (uint64, error) {
-	const op = "query offset"
-	if err := b.ready(op); err != nil {
-		return 0, err
-	}
-	q, err := b.queue(op, t, queue)
-	if err != nil {
-		return 0, err
-	}
-	return b.findOffset(ctx, op, &q, w, at)
-}
-
+// findOffset returns the offset of a place in a queue.
 func (b *Broker) findOffset(ctx context.Context, op string, q *queueAt, w Where, at time.Time) (uint64, error) {
 	e := q.extent()
 	switch w {

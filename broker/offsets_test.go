@@ -143,24 +143,24 @@ func TestOffsetsOfPullersAreDurable(t *testing.T) {
 	mem, topo := disk.NewMem(), sample(t)
 	s := open(t, mem, "rz02-a-1", topo, testLimits())
 	s.inQueue("orders", 2, 10, "m")
-	if at, err := s.Offset(billing, "orders", 2); err != nil || at != 0 {
+	if at, err := s.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}); err != nil || at != 0 {
 		t.Fatalf("a declared group begins at %d, %v", at, err)
 	}
-	if err := s.SetOffset(t.Context(), billing, "orders", 2, 7); err != nil {
+	if err := s.SetOffset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}, 7); err != nil {
 		t.Fatal(err)
 	}
 	end := s.log.Committed()
-	if err := s.SetOffset(t.Context(), billing, "orders", 2, 7); err != nil || s.log.Committed() != end {
+	if err := s.SetOffset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}, 7); err != nil || s.log.Committed() != end {
 		t.Errorf("the same offset again: %v, and the log grew by %d", err, s.log.Committed()-end)
 	}
 	after := open(t, mem.Crash(rand.New(rand.NewPCG(1, 2))), "rz02-a-1", topo, testLimits())
-	if at, err := after.Offset(billing, "orders", 2); err != nil || at != 7 {
+	if at, err := after.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}); err != nil || at != 7 {
 		t.Errorf("after a power cut the offset is %d, %v; want 7", at, err)
 	}
 	if got := after.drain(billing, "orders"); len(got) != 3 {
 		t.Errorf("%d messages to receive, want those behind the offset", len(got))
 	}
-	if err := s.SetOffset(t.Context(), billing, "orders", 2, 11); KindOf(err) != KindOffset {
+	if err := s.SetOffset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}, 11); KindOf(err) != KindOffset {
 		t.Errorf("an offset behind the end: %v", err)
 	}
 	lag := func() uint64 {
@@ -175,7 +175,7 @@ func TestOffsetsOfPullersAreDurable(t *testing.T) {
 		t.Errorf("lag %d, want 3", got)
 	}
 	floor, _ := s.floor()
-	if err := s.SetOffset(t.Context(), billing, "orders", 2, 2); err != nil || lag() != 8 {
+	if err := s.SetOffset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2}, 2); err != nil || lag() != 8 {
 		t.Errorf("back to 2: %v, lag %d", err, lag())
 	}
 	if err := s.snapshot(t.Context()); err != nil { // two: the floor is no snapshot's then
@@ -196,14 +196,14 @@ func TestUndeclaredGroupHasNoOffsetUntilItSetsOne(t *testing.T) {
 	topo := sample(t, "unknown_groups: refuse", "unknown_groups: newest")
 	s := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
 	s.inQueue("orders", 0, 3, "m")
-	if _, err := s.Offset("stranger", "orders", 0); KindOf(err) != KindNoOffset {
+	if _, err := s.Offset(t.Context(), "stranger", QueueName{Topic: "orders", Queue: 0}); KindOf(err) != KindNoOffset {
 		t.Errorf("offset of a group that was never here: %v", err)
 	}
-	if err := s.SetOffset(t.Context(), "stranger", "orders", 0, 1); err != nil {
+	if err := s.SetOffset(t.Context(), "stranger", QueueName{Topic: "orders", Queue: 0}, 1); err != nil {
 		t.Fatal(err)
 	}
 	s.restart()
-	if at, err := s.Offset("stranger", "orders", 0); err != nil || at != 1 {
+	if at, err := s.Offset(t.Context(), "stranger", QueueName{Topic: "orders", Queue: 0}); err != nil || at != 1 {
 		t.Errorf("offset %d, %v", at, err)
 	}
 }
@@ -224,7 +224,7 @@ func TestOffsetsAreFoundByTime(t *testing.T) {
 		}
 		find := func(w Where, at time.Time) uint64 {
 			t.Helper()
-			offset, err := s.FindOffset(t.Context(), "orders", 2, w, at)
+			offset, err := s.FindOffset(t.Context(), QueueName{Topic: "orders", Queue: 2}, w, at)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -257,7 +257,7 @@ func TestResetMovesAGroupWhileItConsumes(t *testing.T) {
 	if len(preview) != 1 || preview[0] != want {
 		t.Errorf("preview %+v, want %+v", preview, want)
 	}
-	if at, _ := s.Offset(billing, "orders", 0); at != 10 {
+	if at, _ := s.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: 0}); at != 10 {
 		t.Errorf("the preview moved the offset to %d", at)
 	}
 	if done := s.reset(ResetRequest{Group: billing, Topic: "orders", Queue: EveryQueue, To: WhereEarliest}); len(done) != 4 || done[0].Again != 10 {
@@ -346,7 +346,7 @@ func TestResetIsOneRecord(t *testing.T) {
 		after := open(t, c.kept, "rz02-a-1", topo, limits)
 		var at []uint64
 		for q := range 4 {
-			offset, err := after.Offset(billing, "orders", q)
+			offset, err := after.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: q})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +363,7 @@ func TestResetIsOneRecord(t *testing.T) {
 		after.Close()
 		removeSnapshots(t, whole)
 		again := open(t, whole, "rz02-a-1", topo, limits)
-		if offset, err := again.Offset(billing, "orders", 3); err != nil || offset != at[3] {
+		if offset, err := again.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: 3}); err != nil || offset != at[3] {
 			t.Fatalf("cut %d: a fold from scratch has offset %d, %v; want %d", i, offset, err, at[3])
 		}
 		again.Close()
@@ -421,6 +421,48 @@ func TestOffsetsBodyIsChecked(t *testing.T) {
 	for n := range len(b) {
 		if _, err := parseOffsets(b[:n]); err == nil {
 			t.Errorf("%d of %d bytes were read", n, len(b))
+		}
+	}
+}
+
+// TestOffsetsAreAskedOfTheBrokerThatHasTheQueue: at another broker of the zone, by
+// whichever of the two a client asks.
+func TestOffsetsAreAskedOfTheBrokerThatHasTheQueue(t *testing.T) {
+	topo := sample(t)
+	a, b := open(t, disk.NewMem(), "rz01-a-1", topo, testLimits()), open(t, disk.NewMem(), "rz01-b-1", topo, testLimits())
+	b.inQueue("orders", 2, 6, "m")
+	q := QueueName{Broker: "rz01-b", Topic: "orders", Queue: 2}
+	if _, err := a.Offset(t.Context(), billing, q); KindOf(err) != KindUnavailable {
+		t.Errorf("without a way to the broker: %v", err)
+	}
+	a.SetCaller(zoneOf{"rz01-b": b.Broker})
+	if err := a.SetOffset(t.Context(), billing, q, 4); err != nil {
+		t.Fatal(err)
+	}
+	here, err := b.Offset(t.Context(), billing, QueueName{Topic: "orders", Queue: 2})
+	there, err2 := a.Offset(t.Context(), billing, q)
+	if here != 4 || there != 4 || err != nil || err2 != nil {
+		t.Errorf("offset %d, %v at the broker and %d, %v at the other", here, err, there, err2)
+	}
+	if end, err := a.FindOffset(t.Context(), q, WhereLatest, time.Time{}); err != nil || end != 6 {
+		t.Errorf("the end is %d, %v", end, err)
+	}
+	if first, err := a.FindOffset(t.Context(), q, WhereTime, time.Now().Add(-time.Hour)); err != nil || first != 0 {
+		t.Errorf("an hour ago was %d, %v", first, err)
+	}
+	for kind, err := range map[Kind]error{
+		KindOffset:       a.SetOffset(t.Context(), billing, q, 7),
+		KindInvalid:      a.SetOffset(t.Context(), billing, QueueName{Broker: "rz02-a", Topic: "orders"}, 0),
+		KindGroupUnknown: a.SetOffset(t.Context(), "nobody", q, 0),
+	} {
+		if KindOf(err) != kind {
+			t.Errorf("%v, want %s", err, kind)
+		}
+	}
+	whole := (&offsetCall{what: offsetSet, group: "g", queue: q}).append(nil)
+	for n := range len(whole) {
+		if _, err := b.ServeCall(t.Context(), CallOffset, whole[:n]); KindOf(err) != KindInvalid {
+			t.Errorf("a call of %d bytes: %v", n, err)
 		}
 	}
 }

@@ -19,7 +19,7 @@ type Options struct {
 	Store Store
 	// Zone is the zone of this node: routes name its brokers and no others.
 	Zone zone.Zone
-	// Group is this node's broker group: calls about the queues of another one are
+	// Group is this node's broker group: pulls from the queues of another one are
 	// refused. Empty refuses none.
 	Group zone.Group
 

@@ -37,9 +37,6 @@ func (s *Server) pullable(ctx context.Context, group *pb.Resource, mq *pb.Messag
 	} else if !sub.readable {
 		return "", sub, refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" does not land in the zone "+string(z.Name))
 	}
-	if name := mq.GetBroker().GetName(); name != "" && s.opts.Group != "" && name != string(s.opts.Group) {
-		return "", sub, refuse(pb.Code_BAD_REQUEST, "the queue is of the broker "+clipName(name)+", and this is "+string(s.opts.Group)+": ask the address that the route gives for it")
-	}
 	if id := mq.GetId(); id < 0 {
 		return "", sub, refuse(pb.Code_BAD_REQUEST, fmt.Sprintf("the queue id %d stands for all queues and has no offsets: name one of the route's", id))
 	}
@@ -48,6 +45,11 @@ func (s *Server) pullable(ctx context.Context, group *pb.Resource, mq *pb.Messag
 
 // clipName keeps a client's text short in an answer.
 func clipName(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxGroupName)], "?") }
+
+// queueOf names a queue that pullable let pass.
+func queueOf(sub subject, mq *pb.MessageQueue) broker.QueueName {
+	return broker.QueueName{Broker: zone.Group(mq.GetBroker().GetName()), Topic: sub.name, Queue: int(mq.GetId())}
+}
 
 // offsetOf judges an offset.
 func offsetOf(v int64) (uint64, *pb.Status) {
@@ -138,6 +140,9 @@ func (s *Server) pullRequest(ctx context.Context, req *pb.PullMessageRequest, no
 	if st != nil {
 		return r, st
 	}
+	if name := req.GetMessageQueue().GetBroker().GetName(); name != "" && s.opts.Group != "" && name != string(s.opts.Group) {
+		return r, refuse(pb.Code_BAD_REQUEST, "the queue is of the broker "+clipName(name)+", and this is "+string(s.opts.Group)+": pull from the address that the route gives for it")
+	}
 	r.Topic, r.Group, r.Queue = sub.name, group, int(req.GetMessageQueue().GetId())
 	if r.Offset, st = offsetOf(req.GetOffset()); st != nil {
 		return r, st
@@ -170,7 +175,7 @@ func (s *Server) GetOffset(ctx context.Context, req *pb.GetOffsetRequest) (*pb.G
 	if st != nil {
 		return &pb.GetOffsetResponse{Status: st}, nil
 	}
-	offset, err := s.store.Offset(g, sub.name, int(req.GetMessageQueue().GetId()))
+	offset, err := s.store.Offset(ctx, g, queueOf(sub, req.GetMessageQueue()))
 	return &pb.GetOffsetResponse{Status: statusOf(err), Offset: int64(offset)}, nil
 }
 
@@ -183,7 +188,7 @@ func (s *Server) UpdateOffset(ctx context.Context, req *pb.UpdateOffsetRequest) 
 		offset, st = offsetOf(req.GetOffset())
 	}
 	if st == nil {
-		st = statusOf(s.store.SetOffset(ctx, g, sub.name, int(req.GetMessageQueue().GetId()), offset))
+		st = statusOf(s.store.SetOffset(ctx, g, queueOf(sub, req.GetMessageQueue()), offset))
 		s.count(ctx, opSeek, g, sub.name, st)
 	}
 	return &pb.UpdateOffsetResponse{Status: st}, nil
@@ -209,6 +214,6 @@ func (s *Server) QueryOffset(ctx context.Context, req *pb.QueryOffsetRequest) (*
 	default:
 		return &pb.QueryOffsetResponse{Status: refuse(pb.Code_BAD_REQUEST, "the offset policy "+p.String()+" is not known")}, nil
 	}
-	offset, err := s.store.FindOffset(ctx, sub.name, int(req.GetMessageQueue().GetId()), where, at)
+	offset, err := s.store.FindOffset(ctx, queueOf(sub, req.GetMessageQueue()), where, at)
 	return &pb.QueryOffsetResponse{Status: statusOf(err), Offset: int64(offset)}, nil
 }

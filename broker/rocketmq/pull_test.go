@@ -25,15 +25,15 @@ func (s *memStore) Pull(context.Context, broker.PullRequest) (broker.Pulled, err
 	return broker.Pulled{}, &broker.Error{Op: "pull", Kind: broker.KindUnsupported}
 }
 
-func (s *memStore) Offset(zone.ConsumerGroup, zone.Topic, int) (uint64, error) {
+func (s *memStore) Offset(context.Context, zone.ConsumerGroup, broker.QueueName) (uint64, error) {
 	return 0, &broker.Error{Op: "offset", Kind: broker.KindNoOffset}
 }
 
-func (s *memStore) SetOffset(context.Context, zone.ConsumerGroup, zone.Topic, int, uint64) error {
+func (s *memStore) SetOffset(context.Context, zone.ConsumerGroup, broker.QueueName, uint64) error {
 	return &broker.Error{Op: "offset", Kind: broker.KindUnsupported}
 }
 
-func (s *memStore) FindOffset(context.Context, zone.Topic, int, broker.Where, time.Time) (uint64, error) {
+func (s *memStore) FindOffset(context.Context, broker.QueueName, broker.Where, time.Time) (uint64, error) {
 	return 0, &broker.Error{Op: "offset", Kind: broker.KindUnsupported}
 }
 

@@ -42,18 +42,18 @@ type Store interface {
 }
 
 // Puller serves consumers that pull. A queue that a topic does not have is
-// broker.KindInvalid.
+// broker.KindInvalid. Offsets of queues at other brokers of the zone are asked there.
 type Puller interface {
 	// Pull blocks until there is a message at or behind the offset, r.Wait is over
 	// (none, no error) or ctx ends. broker.KindOffset with a *broker.OffsetError when
 	// the queue does not hold the offset.
 	Pull(ctx context.Context, r broker.PullRequest) (broker.Pulled, error)
 	// Offset returns where the group goes on, or broker.KindNoOffset.
-	Offset(g zone.ConsumerGroup, t zone.Topic, queue int) (uint64, error)
+	Offset(ctx context.Context, g zone.ConsumerGroup, q broker.QueueName) (uint64, error)
 	// SetOffset makes the group go on at the offset. It is durable at nil.
-	SetOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, queue int, offset uint64) error
+	SetOffset(ctx context.Context, g zone.ConsumerGroup, q broker.QueueName, offset uint64) error
 	// FindOffset returns the offset of a place; at is for broker.WhereTime.
-	FindOffset(ctx context.Context, t zone.Topic, queue int, w broker.Where, at time.Time) (uint64, error)
+	FindOffset(ctx context.Context, q broker.QueueName, w broker.Where, at time.Time) (uint64, error)
 }
 
 var _ Store = (*broker.Broker)(nil)
