@@ -40,6 +40,7 @@ type route struct {
 	topic    *pb.Resource
 	writable []queue
 	readable []queue // one for each broker
+	queues   []queue // all that can be read
 	next     atomic.Uint32
 }
 
@@ -151,6 +152,7 @@ func (c *core) parseRoute(topic *pb.Resource, queues []*pb.MessageQueue) (*route
 			r.writable = append(r.writable, q)
 		}
 		if p := mq.GetPermission(); p == pb.Permission_READ || p == pb.Permission_READ_WRITE {
+			r.queues = append(r.queues, q)
 			// A receive is served from all queues of the broker that it names.
 			if name := mq.GetBroker().GetName(); !brokers[name] {
 				brokers[name] = true

@@ -1,5 +1,5 @@
-// Package rocketmqclient is a small RocketMQ 5 client: a Producer and a
-// SimpleConsumer over internal/rocketmqpb.
+// Package rocketmqclient is a small RocketMQ 5 client: a Producer, a
+// SimpleConsumer and a PullConsumer over internal/rocketmqpb.
 //
 // It is honest before it is helpful: every call makes one request (a receive, one
 // long poll), nothing is retried or buffered behind the caller's back, and what
