@@ -112,7 +112,7 @@ func recall(s *stage) {
 // delayRefusals asks for what a topic does not take: too far ahead, or another kind.
 func delayRefusals(s *stage) {
 	producer := s.producer(rz01, delayTopic)
-	s.refused(producer, message{topic: delayTopic, body: "in 40 days", tag: s.tag(), delay: 40 * 24 * time.Hour}, "deliver", "delay")
-	s.refused(producer, message{topic: delayTopic, body: "now", tag: s.tag()}, "message type not match", "type")
+	s.refused(producer, message{topic: delayTopic, body: "in 40 days", tag: s.tag(), delay: 40 * 24 * time.Hour, properties: s.to()}, "deliver", "delay")
+	s.refused(producer, message{topic: delayTopic, body: "now", tag: s.tag(), properties: s.to()}, "message type not match", "type")
 	s.send(producer, message{topic: delayTopic, body: "the next one", tag: s.tag(), delay: time.Second, properties: s.to()})
 }

@@ -31,6 +31,7 @@ var conformanceTopics = []conformanceTopic{
 	{"member", "normal", ""},
 	{"near", "normal", "route: local, max_body: 4032KiB"},
 	{"small", "normal", "route: local, max_body: 1KiB"},
+	{guardedTopic, "normal", "route: {shard: {property: userId}}"},
 	{fifoTopic, "fifo", "route: {shard: {property: userId}}"},
 	{delayTopic, "delay", "route: {shard: {property: userId}}"},
 	{transactionTopic, "transaction", "route: {shard: {property: userId}}"},
@@ -54,7 +55,7 @@ func conformanceDev(t *testing.T) *deployment {
 	}
 	text := strings.Replace(string(sample.YAML), "\nconsumer_groups:\n", "\n"+topics+"\nconsumer_groups:\n", 1)
 	for _, g := range conformanceGroups() {
-		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, retry: {steps: [1s]}}\n", g.name, strings.Join(names, ", "), g.attempts)
+		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, fifo: %t, retry: {steps: [1s]}}\n", g.name, strings.Join(names, ", "), g.attempts, g.fifo)
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "conformance.yaml")
@@ -62,7 +63,7 @@ func conformanceDev(t *testing.T) *deployment {
 		t.Fatal(err)
 	}
 	d := &deployment{dir: filepath.Join(dir, "dev"), offset: offsetFor(t)}
-	d.process = start(t, "mqrouter dev", nil, binary, "dev", "--dir", d.dir, "--topology", file, "--port-offset", fmt.Sprint(d.offset))
+	d.process = start(t, "mqrouter dev", nil, binary, "dev", "--dir", d.dir, "--topology", file, "--acl", conformanceAccess(t, dir), "--port-offset", fmt.Sprint(d.offset))
 	d.await(t, "Ctrl-C stops it", 2*time.Minute)
 	return d
 }

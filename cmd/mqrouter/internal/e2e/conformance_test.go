@@ -19,10 +19,7 @@ import (
 
 // scenarios are what every official client goes through, in this order. Times
 // are the client's own; a scenario is judged by what its client saw.
-var scenarios = slices.Concat(servedScenarios, fifoScenarios, delayScenarios)
-
-// servedScenarios are those of the message kinds that mqrouter serves.
-var servedScenarios = slices.Concat(normalScenarios, filterScenarios, transactionScenarios)
+var scenarios = slices.Concat(normalScenarios, fifoScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios)
 
 // normalScenarios have messages that are neither ordered nor wait for anything.
 var normalScenarios = []scenario{
@@ -51,7 +48,7 @@ func TestOfficialClients(t *testing.T) {
 					t.Skip("skipped: its client is missing")
 				}
 				driver := startDriver(t, l, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH="+filepath.Join(d.dir, "pki", "ca.pem"))
-				play(t, servedScenarios, func(t *testing.T, name string) *stage {
+				play(t, scenarios, func(t *testing.T, name string) *stage {
 					return &stage{T: t, d: driver, at: d.addr, scenario: name}
 				})
 			})
