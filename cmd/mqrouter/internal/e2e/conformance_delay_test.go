@@ -7,9 +7,9 @@ import (
 
 // delayScenarios have messages that are due later.
 var delayScenarios = []scenario{
-	{name: "delay", far: true, waits: true, run: delay},
-	{name: "recall", far: true, waits: true, run: recall},
-	{name: "delay refusals", waits: true, run: delayRefusals},
+	{name: "delay", far: true, run: delay},
+	{name: "recall", far: true, run: recall},
+	{name: "delay refusals", run: delayRefusals},
 }
 
 const delayTopic = "reminders"

@@ -7,8 +7,8 @@ import (
 
 // filterScenarios subscribe with SQL expressions.
 var filterScenarios = []scenario{
-	{name: "sql", far: true, waits: true, run: sqlFilter},
-	{name: "sql refusals", waits: true, run: sqlRefusals},
+	{name: "sql", far: true, run: sqlFilter},
+	{name: "sql refusals", run: sqlRefusals},
 }
 
 // sqlFilter asks for properties: only what matches comes.

@@ -99,7 +99,6 @@ type scenario struct {
 	attempts int  // of its consumer groups; 0 means 16
 	fifo     bool // its consumer groups consume in order
 	far      bool // lives again with the consumers in a city that is not the producer's
-	waits    bool // mostly waits, so it runs beside the others of its language
 	cities   bool // needs zones and cities: Apache RocketMQ has none
 	run      func(*stage)
 }
@@ -125,32 +124,25 @@ type stage struct {
 	clients  int  // made until now
 }
 
-// play lives through scenarios with one client: those that wait beside each other,
-// the others one after another.
+// play lives through scenarios with one client, several beside each other since
+// most of them wait most of the time.
 func play(t *testing.T, scenes []scenario, stageOf func(t *testing.T, name string) *stage) {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	free := make(chan struct{}, scenesBeside)
 	for _, s := range scenes {
 		for _, name := range s.names() {
-			one := func() {
-				t.Run(name, func(t *testing.T) { s.run(stageOf(t, name)) })
-			}
-			if !s.waits {
-				one()
-				continue
-			}
+			free <- struct{}{}
 			beside.Go(func() {
-				free <- struct{}{}
-				one()
-				<-free
+				defer func() { <-free }()
+				t.Run(name, func(t *testing.T) { s.run(stageOf(t, name)) })
 			})
 		}
 	}
 }
 
-// scenesBeside bounds the scenarios of a language that wait beside each other: a
-// client has to start within its time on two cores.
+// scenesBeside bounds the scenarios of a language at a time: its clients have to
+// start within their time on two cores.
 const scenesBeside = 4
 
 // far reports whether the scenario's consumers are in another city.

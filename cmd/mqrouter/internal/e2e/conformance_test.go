@@ -17,9 +17,9 @@ import (
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
-// scenarios are what every official client goes through, in this order. Times
+// scenarios are what every official client goes through, the longest first. Times
 // are the client's own; a scenario is judged by what its client saw.
-var scenarios = slices.Concat(normalScenarios, fifoScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios)
+var scenarios = slices.Concat(fifoScenarios, normalScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios)
 
 // normalScenarios have messages that are neither ordered nor wait for anything.
 var normalScenarios = []scenario{

@@ -8,10 +8,10 @@ import (
 
 // transactionScenarios have messages that wait for the end of a transaction.
 var transactionScenarios = []scenario{
-	{name: "transaction", far: true, waits: true, run: transaction},
-	{name: "transaction ended twice", waits: true, run: transactionEndedTwice},
-	{name: "transaction checks", far: true, waits: true, run: transactionChecks},
-	{name: "transaction unresolved", waits: true, run: transactionUnresolved},
+	{name: "transaction", far: true, run: transaction},
+	{name: "transaction ended twice", run: transactionEndedTwice},
+	{name: "transaction checks", far: true, run: transactionChecks},
+	{name: "transaction unresolved", run: transactionUnresolved},
 }
 
 const transactionTopic = "payments"
