@@ -79,8 +79,9 @@
 // # Message groups
 //
 // Messages of a FIFO topic stand in queue 0, in the order of the log, at the group
-// that owns the slot of their message group; a record published at another group
-// travels by flow, in the order of its lane. Their index entries hold the hash of
+// that owns the slot of their message group. Who takes one in the zone where it is
+// published passes it on to the home there (home.go), so that all of a message group
+// leave on one flow, in the order of its lane. Their index entries hold the hash of
 // the message group. Consumer groups get one message of each message group at a
 // time (package consumer). A change of order by the topology takes over what is in
 // hands. Of a topic of kind priority, a queue is a level, and the highest number

@@ -8,9 +8,12 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// The home group of a message of an idempotent topic knows whether it is new. Any
-// broker of the zone takes the send and passes it on to the home; a home that cannot
-// be reached is waited for by the publisher, since nobody else can know.
+// The home group of a message of an idempotent topic knows whether it is new, and
+// that of a message of a FIFO topic has the order of its message group: were the
+// message stored by whoever takes it, the next one could overtake it on another
+// broker's flow. Any broker of the zone takes the send and passes it on to the home;
+// a home that cannot be reached is waited for by the publisher, since nobody else
+// can stand in.
 
 // passesOn reports whether a message is of a topic whose messages have a home, and
 // the zone more than one group. Other topics cost one test of a bool.
@@ -19,7 +22,7 @@ func (v *view) passesOn(msgs []Message) bool {
 		return false
 	}
 	for i := range msgs {
-		if t := msgs[i].Topic; t != nil && v.topics[t.Name] != nil && v.topics[t.Name].info.Idempotent > 0 {
+		if t := msgs[i].Topic; t != nil && v.topics[t.Name] != nil && v.topics[t.Name].info.HasHome() {
 			return true
 		}
 	}
@@ -33,7 +36,7 @@ func (v *view) home(m *Message) zone.Group {
 		return v.group.Name
 	}
 	t := v.topics[m.Topic.Name]
-	if t == nil || t.info.Idempotent == 0 {
+	if t == nil || !t.info.HasHome() {
 		return v.group.Name
 	}
 	q := query(v, t.info, m)

@@ -16,7 +16,8 @@ import (
 //
 //	sends    version u8 = 1 | n, each message: topic str, id str, tag str, n keys: str, message group str, kind u8,
 //	         n properties: key str, value str, encoding u8, digest type u8, digest str, born, born host str,
-//	         trace context str, queue + 1, attempt, deliver at, recovery ms, body str
+//	         trace context str, queue + 1, attempt, deliver at, recovery ms,
+//	         priority u32, body str
 //	results  version u8 = 1 | n, each: error kind, error text str, queue, offset + 1, level u8, zone str, group str, channel str, recall handle str,
 //	         transaction id str
 const sendsVersion = 1
@@ -95,6 +96,7 @@ func (e *encoder) send(m *Message) {
 	e.uint(uint64(max(m.Attempt, 0)))
 	e.time(m.DeliverAt)
 	e.uint(uint64(max(m.Recovery, 0) / time.Millisecond))
+	e.u32(uint32(m.Priority))
 	e.uint(uint64(len(m.Body)))
 	e.raw(m.Body)
 }
@@ -143,6 +145,7 @@ func (d *decoder) send(topo *zone.Topology) (m Message, err error) {
 	m.Queue, m.Attempt = int(d.uint())-1, int(d.uint())
 	m.DeliverAt = d.time()
 	m.Recovery = time.Duration(d.uint()) * time.Millisecond
+	m.Priority = int32(d.u32())
 	m.Body = d.bytes()
 	return m, nil
 }

@@ -327,3 +327,59 @@ func TestTopologyChangesTheOrder(t *testing.T) {
 		wantIDs(t, s.receive(worker, "steps", 9, time.Minute), "a-5")
 	})
 }
+
+// TestAnyBrokerOfTheZoneKeepsTheOrder publishes each message of a message group to
+// another broker of the zone: its home stores them in the order in which they were
+// acknowledged, whether they stay in the zone or leave it on the home's flow.
+func TestAnyBrokerOfTheZoneKeepsTheOrder(t *testing.T) {
+	topo := sample(t,
+		"  - name: orders\n    route: local\n", "  - name: orders\n    route: local\n  - name: steps\n    kind: fifo\n    route: local\n  - name: hops\n    kind: fifo\n    route: {shard: message_group}\n",
+		"consumer_groups:\n", "consumer_groups:\n  - {name: steps-worker, topics: [steps]}\n")
+	h := newHomes(t, topo)
+	const groups, each = 20, 6
+	for i := range each {
+		for g := range groups {
+			s := []*station{h.a, h.b}[(i+g)%2]
+			if r := s.send(s.step(fmt.Sprint(g), i)); r.Err != nil || r.Level != LevelStored {
+				t.Fatalf("message %d of %d: %+v", i, g, r)
+			}
+			hop := s.message("hops", fmt.Sprintf("hop-%d-%d", g, i))
+			hop.MessageGroup = "1065" // of another zone
+			if r := s.send(hop); r.Err != nil || r.Level != LevelOrigin {
+				t.Fatalf("hop %d of %d: %+v", i, g, r)
+			}
+		}
+	}
+	homes := map[string]string{}
+	for name, s := range map[string]*station{"a": h.a, "b": h.b} {
+		for i := range each {
+			got := s.receive(worker, "steps", groups, time.Minute)
+			for _, d := range got {
+				group := string(d.Record.MessageGroup())
+				if want := fmt.Sprintf("%s-%d", group, i); string(d.Record.MessageID()) != want || homes[group] != "" && homes[group] != name {
+					t.Fatalf("broker %s, round %d: %s, want %s; home %q", name, i, d.Record.MessageID(), want, homes[group])
+				}
+				homes[group] = name
+			}
+			s.ack(worker, got...)
+		}
+	}
+	if len(homes) != groups {
+		t.Errorf("%d of %d message groups came", len(homes), groups)
+	}
+	if a, b := len(h.a.state.out), len(h.b.state.out); a+b != 1 {
+		t.Errorf("the message group left on %d flows of one broker and %d of the other", a, b)
+	}
+	h.down.Store(true)
+	refused := 0
+	for g := range groups {
+		if r := h.a.send(h.a.step(fmt.Sprint(g), each)); KindOf(r.Err) == KindUnavailable {
+			refused++
+		} else if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	if refused == 0 || refused == groups {
+		t.Errorf("%d of %d message groups were refused while their home was away", refused, groups)
+	}
+}

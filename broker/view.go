@@ -19,7 +19,7 @@ type view struct {
 	zone   *zone.ZoneInfo
 	topics map[zone.Topic]*topicView
 	once   bool // a topic is idempotent
-	homes  bool // likewise, and the zone has several groups that may know its ids
+	homes  bool // messages of a topic have homes, and the zone has several groups
 }
 
 type topicView struct {
@@ -43,8 +43,9 @@ func newView(t *zone.Topology, node zone.Node, group zone.Group) *view {
 		}
 		v.topics[info.Name] = tv
 		v.once = v.once || info.Idempotent > 0
+		v.homes = v.homes || info.HasHome()
 	}
-	v.homes = v.once && len(g.Zone.Groups) > 1
+	v.homes = v.homes && len(g.Zone.Groups) > 1
 	return v
 }
 

@@ -231,10 +231,17 @@ func plural(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// homeText says which group knows whether a message is new; empty when none asks.
+// homeText says which group stores a message first; empty when it may be any.
 func homeText(q Query, d Destination) string {
-	if q.Topic.Idempotent == 0 || q.From == nil || q.MessageGroup == "" && !d.HasShard && q.MessageID == "" {
+	if !q.Topic.HasHome() || q.From == nil || q.MessageGroup == "" && !d.HasShard && q.MessageID == "" {
 		return ""
 	}
-	return fmt.Sprintf("broker group %s of zone %s, where it was published, knows which ids have come", q.From.Home(&q, &d).Name, q.From.Name)
+	what := "has the order of its message group"
+	switch {
+	case q.Topic.Idempotent > 0 && q.Topic.Kind == KindFIFO:
+		what = "knows which ids have come and " + what
+	case q.Topic.Idempotent > 0:
+		what = "knows which ids have come"
+	}
+	return fmt.Sprintf("broker group %s of zone %s, where it was published, %s", q.From.Home(&q, &d).Name, q.From.Name, what)
 }

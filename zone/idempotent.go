@@ -28,8 +28,13 @@ func windowText(window time.Duration) string {
 	return formatDuration(window)
 }
 
-// Home returns the broker group that knows whether a message of an idempotent topic
-// is new: in the zone where it is published, the owner of the slot that d, the
+// HasHome reports whether each message of the topic has one broker group in the zone
+// where it is published that must be the first to store it: an idempotent topic's,
+// which knows whether it is new, and a FIFO topic's, where its message group has its
+// order.
+func (t *TopicInfo) HasHome() bool { return t.Idempotent > 0 || t.Kind == KindFIFO }
+
+// Home returns that group of a topic that has homes (TopicInfo.HasHome): in the zone where it is published, the owner of the slot that d, the
 // answer of Resolve to q, has picked. Channels have a slot of their own, which says
 // nothing of the message, so that its message group or id does there.
 func (z *ZoneInfo) Home(q *Query, d *Destination) *GroupInfo {
