@@ -180,9 +180,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.restore(ctx); err != nil {
 		return openError(err)
 	}
-	b.mu.Lock()
-	b.schedule()
-	b.mu.Unlock()
+	b.scheduleAll()
 	if b.metrics, err = newMetrics(o.Meter, b); err != nil {
 		return err
 	}

@@ -122,16 +122,31 @@ func (b *Broker) schedule() {
 			}
 			return
 		}
-		wait := h.Immunity
-		if h.Asked > 0 {
-			wait = b.termsOf(h.Topic).Interval
-		}
-		b.halves.agenda.Set(h, now+wait)
+		b.halves.agenda.Set(h, now+b.presentWait(h))
 	})
 	if next, ok := b.halves.agenda.Next(); ok && next < b.halves.check.wake {
 		b.halves.check.wake = next
 		poke(b.halves.check.kick)
 	}
+}
+
+// scheduleAll puts every half message that the restored fold knows on the agenda.
+func (b *Broker) scheduleAll() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.schedule()
+	now := time.Duration(b.now())
+	for _, h := range b.state.halves.Pending() {
+		b.halves.agenda.Set(h, now+b.presentWait(h))
+	}
+}
+
+// presentWait is how long a half message that is not due is left alone.
+func (b *Broker) presentWait(h *transaction.Half) time.Duration {
+	if h.Asked > 0 {
+		return b.termsOf(h.Topic).Interval
+	}
+	return h.Immunity
 }
 
 // termsOf returns how half messages of the topic are checked; the defaults when
