@@ -28,9 +28,9 @@ type asker struct {
 	hold    bool
 }
 
-// ask connects the station with an asker. The checks are answered outside the
+// producers connects the station with an asker. The checks are answered outside the
 // broker's call, as the front end does.
-func (s *station) ask() *asker {
+func (s *station) producers() *asker {
 	a := &asker{s: s, began: time.Now(), outcome: CheckQueued, ids: map[string]string{}, counts: map[string]int{}}
 	a.connect()
 	return a
@@ -114,7 +114,7 @@ func inBubble(t *testing.T, test func(t *testing.T, s *station, a *asker)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, quickTerms), testLimits())
-		a := s.ask()
+		a := s.producers()
 		test(t, s, a)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -202,7 +202,7 @@ func TestChecksAreCountedOverRestarts(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				mem := disk.NewMem()
 				s := open(t, mem, "rz02-a-1", txSample(t, quickTerms), testLimits())
-				a := s.ask()
+				a := s.producers()
 				s.half("pay", "m")
 				time.Sleep(40 * time.Second) // two checks, and the time to log them
 				again(s, mem)
@@ -292,7 +292,7 @@ func TestParkingWaitsForRoom(t *testing.T) {
 		mem := disk.NewMem()
 		s := open(t, mem, "rz02-a-1", txSample(t, quickTerms), testLimits())
 		defer s.Close()
-		a := s.ask()
+		a := s.producers()
 		id := s.half("pay", "m")
 		time.Sleep(100 * time.Second) // after the last check
 		mem.SetLimit(1)
@@ -320,7 +320,7 @@ func TestQ6_NoCheckAfterADecisionWasAccepted(t *testing.T) {
 			mem := disk.NewMem()
 			topo := txSample(t, "{immunity: 1s, interval: 1s, checks: 15}")
 			s := open(t, mem, "rz02-a-1", topo, testLimits())
-			a := s.ask()
+			a := s.producers()
 			accepted := map[string]int{} // message id -> checks before the answer
 			sent := 0
 			for range 40 {

@@ -261,7 +261,7 @@ func TestOldHalfMessagesAreCarried(t *testing.T) {
 				s.publish(m)
 			}
 			s.drain(billing, "orders")
-			time.Sleep(400 * time.Hour) // beyond every retention
+			time.Sleep(80 * time.Hour) // beyond every retention
 			for range 3 {
 				if err := s.snapshot(t.Context()); err != nil {
 					t.Fatal(err)
