@@ -25,10 +25,13 @@ type Status struct {
 	Topics    []Topic    `json:"topics,omitempty"`
 	Consumers []Consumer `json:"consumers,omitempty"`
 	Flows     []Flow     `json:"flows,omitempty"`
-	Inbound   []Inbound  `json:"inbound,omitempty"`
-	Links     []Link     `json:"links,omitempty"`
-	Paths     []Path     `json:"paths,omitempty"`
-	Cache     *Cache     `json:"cache,omitempty"`
+
+	Transactions []Transaction `json:"transactions,omitempty"` // topics with half messages that wait
+	Decided      Decided       `json:"decided,omitzero"`
+	Inbound      []Inbound     `json:"inbound,omitempty"`
+	Links        []Link        `json:"links,omitempty"`
+	Paths        []Path        `json:"paths,omitempty"`
+	Cache        *Cache        `json:"cache,omitempty"`
 }
 
 // Topology names the topology that a node follows.
@@ -66,6 +69,23 @@ type Consumer struct {
 	InFlight int    `json:"in_flight"`      // of these: with consumers, or waiting for a retry
 	Waiting  int    `json:"waiting"`        // receives that wait for messages
 	Held     *int64 `json:"held,omitempty"` // log bytes that it holds back; absent = not known
+}
+
+// Transaction describes the half messages of a topic that wait for a decision.
+type Transaction struct {
+	Topic   string        `json:"topic"`
+	Pending int           `json:"pending"`
+	Oldest  time.Duration `json:"oldest"`
+	Checked int           `json:"checked"`         // of these: producers were asked about them
+	Alone   bool          `json:"alone,omitempty"` // no producer is connected that could be asked
+}
+
+// Decided counts what became of half messages since the broker's store was made.
+type Decided struct {
+	Committed  uint64 `json:"committed"`
+	RolledBack uint64 `json:"rolled_back"`
+	Parked     uint64 `json:"parked"`
+	Repeated   uint64 `json:"repeated"` // records of decisions that came too late
 }
 
 // Flow describes one leg of a flow at its origin.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -22,7 +23,8 @@ func newDLQ(e *env) *cobra.Command {
 		Use:   "dlq",
 		Short: "List, show and replay dead letters",
 		Long: `List, show and replay dead letters: what a consumer group gave up after its last
-attempt, and what a destination will never take (parked at its origin). They are
+attempt, what a destination will never take (parked at its origin), and half
+messages of transactions that no producer decided. They are
 kept by the broker that gave them up, for 14 days.`,
 	}
 	c.AddCommand(newDLQList(e), newDLQShow(e), newDLQReplay(e))
@@ -34,7 +36,7 @@ type letterFlags struct {
 	group, zone, reason, city, destination, since, until string
 	tag, key, id                                         string
 	properties                                           []string // NAME=VALUE
-	parked                                               bool
+	parked, undecided                                    bool
 	limit                                                int
 }
 
@@ -42,6 +44,7 @@ func (p *letterFlags) declareQueue(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&p.group, "group", "", "dead letters of this consumer group")
 	f.BoolVar(&p.parked, "parked", false, "records that a destination refused")
+	f.BoolVar(&p.undecided, "undecided", false, "half messages that no producer decided within the checks of their topic")
 	f.StringVar(&p.zone, "zone", "", "only brokers of this zone")
 }
 
@@ -76,10 +79,13 @@ func (p *letterFlags) messageID(args []string) (string, error) {
 
 // wants reports whether the flags select the queue.
 func (p *letterFlags) wants(q *admin.DeadLetterQueue) bool {
-	if p.group == "" && !p.parked {
+	if p.group == "" && !p.parked && !p.undecided {
 		return true
 	}
-	return (p.group != "" && q.Group == p.group) || (p.parked && q.Group == "")
+	if undecided := q.Queue == string(broker.UndecidedTopic); undecided || q.Group == "" {
+		return undecided && p.undecided || !undecided && p.parked
+	}
+	return q.Group == p.group
 }
 
 // query makes the query that the flags ask for; the queue is the caller's.
@@ -251,16 +257,19 @@ func printLetterBoxes(w io.Writer, rows []admin.DeadLetterQueue) {
 		if !q.Oldest.IsZero() {
 			oldest = q.Oldest.Local().Format(time.DateTime)
 		}
-		t.row(q.Zone, q.Node, givenUpBy(q.Group), q.Pending, q.Held-q.Pending, oldest, reasonsText(&q))
+		t.row(q.Zone, q.Node, givenUpBy(&q), q.Pending, q.Held-q.Pending, oldest, reasonsText(&q))
 	}
 	t.print(w)
 }
 
-func givenUpBy(group string) string {
-	if group == "" {
+func givenUpBy(q *admin.DeadLetterQueue) string {
+	switch {
+	case q.Queue == string(broker.UndecidedTopic):
+		return "producers (undecided)"
+	case q.Group == "":
 		return "destination (parked)"
 	}
-	return group
+	return q.Group
 }
 
 func reasonsText(q *admin.DeadLetterQueue) string {

@@ -26,12 +26,13 @@ type replayRow struct {
 func newDLQReplay(e *env) *cobra.Command {
 	r := replayRun{e: e}
 	c := e.asks(&cobra.Command{
-		Use:   "replay (--group GROUP | --parked | ID)",
+		Use:   "replay (--group GROUP | --parked | --undecided | ID)",
 		Short: "Bring dead letters back",
 		Long: `Bring dead letters back. What a consumer group gave up goes into its topic's
 queue again, for this group alone, with its attempts counted anew. What a
 destination refused is published again by the topology as it is now; a broadcast
-goes to all cities again.
+goes to all cities again. A half message that no producer decided is committed:
+ask its service first.
 
 A letter and its mark "replayed" are one record of the log: a replay that was
 interrupted goes on where it was when the command is run again, and nothing is
@@ -82,8 +83,8 @@ func (r *replayRun) run(ctx context.Context, f *fleet, args []string) error {
 	if err != nil {
 		return err
 	}
-	if id == "" && r.group == "" && !r.parked {
-		return usageError{errors.New("say what: --group GROUP, --parked or a message id")}
+	if id == "" && r.group == "" && !r.parked && !r.undecided {
+		return usageError{errors.New("say what: --group GROUP, --parked, --undecided or a message id")}
 	}
 	if r.limit < 0 || !(r.rate >= 0) || r.rate > 0 && r.rate < slowestRate { // NaN is none of both
 		return usageError{fmt.Errorf("--limit must not be negative, and --rate must be 0 or at least %v", slowestRate)}

@@ -78,6 +78,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printLinks(w, all)
 	printPaths(w, all)
 	printFlows(w, all)
+	printTransactions(w, all)
 	printConsumers(w, all, zeros)
 	printCaches(w, all)
 }

@@ -94,6 +94,12 @@ func why(c *broker.Cause) string {
 	if c.Kind == broker.CauseConsumer {
 		return fmt.Sprintf("consumer group %s gave it up after attempt %d", c.Group, c.Attempts)
 	}
+	if c.Kind == broker.CauseUndecided {
+		if c.Reason == record.ReasonUnknownTopic {
+			return fmt.Sprintf("a half message of a topic that takes no transactions any more; producers were asked %d times", c.Attempts)
+		}
+		return fmt.Sprintf("a half message that no producer decided; they were asked %d times", c.Attempts)
+	}
 	return fmt.Sprintf("%s in %s did not take it: %s", c.Destination, c.City, c.Word())
 }
 

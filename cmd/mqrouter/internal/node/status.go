@@ -43,6 +43,13 @@ func (n *brokerNode) Status() admin.Status {
 		s.Consumers = append(s.Consumers, admin.Consumer{Held: held, Group: string(g.Group), Topic: string(g.Topic),
 			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting})
 	}
+	for _, x := range b.Transactions {
+		s.Transactions = append(s.Transactions, admin.Transaction{Topic: string(x.Topic), Pending: x.Pending, Oldest: x.Oldest, Checked: x.Checked, Alone: x.Alone})
+		if x.Alone {
+			s.Reasons = append(s.Reasons, fmt.Sprintf("no producer of topic %s is connected that could decide its half messages", x.Topic))
+		}
+	}
+	s.Decided = admin.Decided(b.Decided)
 	s.Flows = n.flows(b)
 	for _, in := range b.Incoming {
 		s.Inbound = append(s.Inbound, admin.Inbound{Origin: string(in.Flow.Origin), Incarnation: fmt.Sprintf("%016x", uint64(in.Flow.Incarnation)),
@@ -152,6 +159,12 @@ func what(f broker.Found) string {
 		return "landed"
 	case f.Replay != nil:
 		return "replayed"
+	case f.Half != nil && f.Half.Checks > 0:
+		return fmt.Sprintf("half message: %s; producers were asked %d times", f.Half.State, f.Half.Checks)
+	case f.Half != nil:
+		return "half message: " + f.Half.State
+	case f.Committed:
+		return "committed"
 	}
 	return "published"
 }
