@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -67,6 +68,10 @@ func goldenCarriedTimer() carriedBody {
 	return carriedBody{bucket: 7, number: 300, origin: 12, due: 946684800123, record: []byte("record")}
 }
 
+func goldenChecked() []checkedItem {
+	return []checkedItem{{transaction.Key{Epoch: 7, Position: 4096}, 3}, {transaction.Key{Epoch: 8, Position: 64}, 15}}
+}
+
 var bodies = []struct {
 	name  string
 	write func() []byte
@@ -93,6 +98,12 @@ var bodies = []struct {
 		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarriedTimer()},
 	{"recall", func() []byte { return recallBody{bucket: 7, number: 300}.append(nil) },
 		func(b []byte) (any, error) { return parseRecall(b) }, recallBody{bucket: 7, number: 300}},
+	{"half-terms", func() []byte { x := halfTerms{6 * time.Second}; return x.append(nil) },
+		func(b []byte) (any, error) { return parseHalfTerms(b) }, halfTerms{6 * time.Second}},
+	{"rollback", func() []byte { x := rollbackBody{transaction.Key{Epoch: 7, Position: 4096}}; return x.append(nil) },
+		func(b []byte) (any, error) { return parseRollback(b) }, rollbackBody{transaction.Key{Epoch: 7, Position: 4096}}},
+	{"checked", func() []byte { return appendChecked(nil, goldenChecked()) },
+		func(b []byte) (any, error) { return parseChecked(b) }, goldenChecked()},
 	{"progress", func() []byte {
 		return appendProgressBody(nil, map[zone.Topic]record.Position{"orders": 128}, goldenDelta())
 	}, func(b []byte) (any, error) {

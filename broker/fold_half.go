@@ -84,6 +84,15 @@ func (s *state) applyHalf(e *commitlog.Entry, v record.View) (placement, error) 
 	return placement{ok: true, half: true, offset: uint64(e.Position), epoch: v.Epoch()}, nil
 }
 
+// isCommit reports whether a record is a half message that was committed.
+func isCommit(v record.View) bool {
+	if v.Type() != record.TypeMessage {
+		return false
+	}
+	c, err := ParseCause(v.Cause())
+	return err == nil && c.Kind == CauseCommit
+}
+
 // rollbackBody is the body of a TypeRollback record: which half message is gone.
 type rollbackBody struct{ key transaction.Key }
 

@@ -230,13 +230,13 @@ func (h *healing) tally(e commitlog.Entry) error {
 		if h.ignores(&e, &v) {
 			return nil
 		}
-		ignored = h.s.counts.VoidTimers > 0 && mayBeVoid(v)
+		ignored = h.s.counts.VoidTimers > 0 && mayBeVoid(v) || h.s.counts.LateCommits > 0 && isCommit(v)
 	}
 	slots, err := h.s.slotsOf(&e, h.slots[:0])
 	h.slots = slots
 	for _, at := range slots {
 		if ignored {
-			h.doubt[at.index] = "the fold ignored copies of delayed messages that were settled, which the log may still hold"
+			h.doubt[at.index] = "the fold ignored copies of delayed or half messages that were settled, which the log may still hold"
 		}
 	}
 	for _, at := range slots {

@@ -14,8 +14,8 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// told is what a producer knows about one of its transactions.
-type told struct {
+// txTold is what a producer knows about one of its transactions.
+type txTold struct {
 	id       string     // transaction id
 	tried    Resolution // the first decision that was sent; 0 = none
 	accepted Resolution // the decision that was answered OK; 0 = none
@@ -29,11 +29,11 @@ func TestI4_PowerCutAfterEveryOperation(t *testing.T) {
 	type moment struct {
 		op    int
 		kept  *disk.Mem
-		known map[string]told
+		known map[string]txTold
 	}
 	var mu sync.Mutex
 	var moments []moment
-	known := map[string]told{}
+	known := map[string]txTold{}
 	mem, cuts, topo := disk.NewMem(), rng(3), txSample(t, lateTerms)
 	limits := Limits{SegmentBytes: 16 << 10}
 	mem.AfterOp(func(op int) {
@@ -44,7 +44,7 @@ func TestI4_PowerCutAfterEveryOperation(t *testing.T) {
 		}
 		moments = append(moments, moment{op, mem.Crash(cuts), maps.Clone(known)})
 	})
-	note := func(name string, change func(*told)) {
+	note := func(name string, change func(*txTold)) {
 		mu.Lock()
 		defer mu.Unlock()
 		x := known[name]
@@ -56,14 +56,14 @@ func TestI4_PowerCutAfterEveryOperation(t *testing.T) {
 		for i := range 6 {
 			name := fmt.Sprint(round, "-", i)
 			id := s.half("pay", name)
-			note(name, func(x *told) { x.id = id })
+			note(name, func(x *txTold) { x.id = id })
 			if i%3 == 2 {
 				continue // left undecided
 			}
 			r := Resolution(1 + i%2)
-			note(name, func(x *told) { x.tried = r })
+			note(name, func(x *txTold) { x.tried = r })
 			wantKind(t, "decision", s.end("pay", id, r), 0)
-			note(name, func(x *told) { x.accepted = r })
+			note(name, func(x *txTold) { x.accepted = r })
 		}
 		if round%2 == 0 {
 			if err := s.snapshot(t.Context()); err != nil {
@@ -80,16 +80,16 @@ func TestI4_PowerCutAfterEveryOperation(t *testing.T) {
 	t.Logf("%d power cuts", len(moments))
 	for _, m := range moments {
 		after := open(t, m.kept, "rz02-a-1", topo, limits)
-		checkTold(t, fmt.Sprint("after operation ", m.op), after, m.known)
+		checkTxTold(t, fmt.Sprint("after operation ", m.op), after, m.known)
 		if err := after.Close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// checkTold compares a broker with what its producer was told. It decides what is
+// checkTxTold compares a broker with what its producer was told. It decides what is
 // pending: every second one is committed.
-func checkTold(t *testing.T, when string, s *station, known map[string]told) {
+func checkTxTold(t *testing.T, when string, s *station, known map[string]txTold) {
 	t.Helper()
 	want := map[string]bool{} // message id -> delivered
 	other := map[Resolution]Resolution{ResolutionCommit: ResolutionRollback, ResolutionRollback: ResolutionCommit}
@@ -144,7 +144,7 @@ type txModel struct {
 	s       *station
 	a       *asker
 	next    int
-	known   map[string]told
+	known   map[string]txTold
 	got     map[string]int  // deliveries, of all lives
 	unsure  map[string]bool // acknowledged lately: a power cut may repeat these
 	repeats map[string]bool // acknowledged before a power cut that may have lost that
@@ -162,9 +162,9 @@ func (m *txModel) step() {
 		name := fmt.Sprint(m.next)
 		m.next++
 		if id := m.s.half("pay", name); m.rng.IntN(5) > 0 {
-			m.known[name] = told{id: id}
+			m.known[name] = txTold{id: id}
 		} else { // the answer is lost: only checks know it
-			m.known[name] = told{}
+			m.known[name] = txTold{}
 		}
 	case n < 65:
 		m.decide()
@@ -284,7 +284,7 @@ func TestI4_TransactionsAgreeWithAModel(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			mem := disk.NewMem()
 			s := open(t, mem, "rz02-a-1", txSample(t, "{immunity: 2s, interval: 3s, checks: 4}"), Limits{SegmentBytes: 32 << 10})
-			m := &txModel{t: t, rng: rng(seed), mem: mem, s: s, a: s.producers(), seed: seed, known: map[string]told{},
+			m := &txModel{t: t, rng: rng(seed), mem: mem, s: s, a: s.producers(), seed: seed, known: map[string]txTold{},
 				got: map[string]int{}, unsure: map[string]bool{}, repeats: map[string]bool{}}
 			for range 600 {
 				m.step()

@@ -292,3 +292,50 @@ func TestOldHalfMessagesAreCarried(t *testing.T) {
 		wantOnce(t, s.drain(billing, "pay"), []string{"a"})
 	})
 }
+
+// The fold has the last word: whatever was appended, the first decision in the log
+// counts, and nothing else that came for the same half message does anything.
+func TestFoldTakesTheFirstDecisionInTheLog(t *testing.T) {
+	for name, first := range map[string]Resolution{"commit": ResolutionCommit, "rollback": ResolutionRollback} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, lateTerms), testLimits())
+			id := s.half("pay", "m")
+			identity, err := s.halves.sealer.Open(id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h := s.state.halves.Get(keyOfHalf(identity))
+			var all op
+			for _, r := range []Resolution{first, ResolutionCommit, ResolutionRollback, ResolutionCommit} {
+				var o op
+				if r == ResolutionCommit {
+					err = s.prepareCommit(t.Context(), h, identity, &o)
+				} else {
+					err = s.prepareRollback(h, &o)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				all.batch.Entries = append(all.batch.Entries, o.batch.Entries...)
+			}
+			if err := s.appendWait(t.Context(), &all); err != nil {
+				t.Fatal(err)
+			}
+			for i, p := range all.places {
+				if p.ok != (i == 0) {
+					t.Errorf("decision %d counts: %v", i, p.ok)
+				}
+			}
+			var want []string
+			if first == ResolutionCommit {
+				want = []string{"m"}
+			}
+			wantOnce(t, s.drain(billing, "pay"), want)
+			s.restart()
+			wantOnce(t, s.drain(billing, "pay"), nil)
+			if st := s.Status(); st.Counts.LateCommits == 0 || st.Decided.Repeated != 3 {
+				t.Errorf("counts %+v, %+v", st.Counts, st.Decided)
+			}
+		})
+	}
+}
