@@ -21,11 +21,11 @@ type txTold struct {
 	accepted Resolution // the decision that was answered OK; 0 = none
 }
 
-// TestI4_PowerCutAfterEveryOperation cuts the power after every change of the disk
+// TestTransactionsSurviveAPowerCutAfterEveryOperation cuts the power after every change of the disk
 // of a short story of transactions. Whatever it keeps: a half message that was
 // acknowledged is there, a decision that was answered stands, nothing is delivered
 // that nobody committed, and nothing twice.
-func TestI4_PowerCutAfterEveryOperation(t *testing.T) {
+func TestTransactionsSurviveAPowerCutAfterEveryOperation(t *testing.T) {
 	type moment struct {
 		op    int
 		kept  *disk.Mem
@@ -277,9 +277,9 @@ func (m *txModel) finish() {
 	}
 }
 
-// TestI4_TransactionsAgreeWithAModel runs random sends, decisions, lost answers,
+// TestTransactionsAgreeWithAModel runs random sends, decisions, lost answers,
 // checks, restarts and power cuts.
-func TestI4_TransactionsAgreeWithAModel(t *testing.T) {
+func TestTransactionsAgreeWithAModel(t *testing.T) {
 	for seed := range uint64(12) {
 		synctest.Test(t, func(t *testing.T) {
 			mem := disk.NewMem()
@@ -299,7 +299,7 @@ func TestI4_TransactionsAgreeWithAModel(t *testing.T) {
 
 // Nothing of a half message crosses to another zone or city before its commit, and
 // it lands once after it.
-func TestI4_NothingLandsElsewhereBeforeTheCommit(t *testing.T) {
+func TestNothingLandsElsewhereBeforeTheCommit(t *testing.T) {
 	topo := txSample(t, lateTerms)
 	for name, c := range map[string]struct {
 		topic    zone.Topic
