@@ -118,18 +118,33 @@ func (b *Broker) setOffset(ctx context.Context, g zone.ConsumerGroup, t zone.Top
 	if err := q.check(op, offset); err != nil {
 		return err
 	}
-	b.mu.RLock()
-	subscribed := b.state.subs[key] != nil
-	st, _ := b.state.progress.QueueState(g, t, uint16(queue))
-	b.mu.RUnlock()
+	subscribed, there := b.standsAt(key, uint16(queue), offset)
+	if there {
+		return nil // many clients repeat themselves
+	}
 	if !subscribed {
 		if err := b.createSubscription(ctx, op, key); err != nil {
 			return err
 		}
-	} else if st.Floor == offset && len(st.Acked) == 0 && len(st.Retries) == 0 {
-		return nil // nothing would change; many clients repeat themselves
 	}
 	return b.setOffsets(ctx, op, &offsetsBody{key: key, incarnation: q.topic.first, queues: []queueOffset{{queue, offset}}})
+}
+
+// standsAt reports whether there is such a subscription, and whether setting the
+// offset of the queue would change nothing: neither what is logged nor what
+// consumers have in hands or have settled since.
+func (b *Broker) standsAt(key subKey, queue uint16, offset uint64) (subscribed, there bool) {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	sub := b.state.subs[key]
+	if sub == nil {
+		return false, false
+	}
+	st, ok := b.state.progress.QueueState(key.group, key.topic, queue)
+	if !ok || st.Floor != offset || len(st.Acked) > 0 || len(st.Retries) > 0 {
+		return true, false
+	}
+	return true, sub.hands == nil || sub.hands.disp.StandsAt(queue, offset)
 }
 
 // setOffsets logs a reset and waits until it is folded. It may use the space that the

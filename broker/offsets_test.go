@@ -466,3 +466,28 @@ func TestOffsetsAreAskedOfTheBrokerThatHasTheQueue(t *testing.T) {
 		}
 	}
 }
+
+// TestOffsetThatIsSetVoidsWhatIsNotLoggedYet sets the offset at which a group stands
+// by the log, while it has acknowledged more, which is logged a little later, and has
+// something in hands: it goes on at that offset nevertheless.
+func TestOffsetThatIsSetVoidsWhatIsNotLoggedYet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+		s.inQueue("orders", 0, 6, "m")
+		list := s.receive(billing, "orders", 4, time.Hour)
+		if len(list) != 4 {
+			t.Fatalf("%d messages", len(list))
+		}
+		s.ack(billing, list[:2]...)
+		if err := s.SetOffset(t.Context(), billing, QueueName{Topic: "orders"}, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		if at, err := s.Offset(t.Context(), billing, QueueName{Topic: "orders"}); err != nil || at != 0 {
+			t.Errorf("the group stands at %d, %v; it was set to 0", at, err)
+		}
+		if got := s.drain(billing, "orders"); len(got) != 6 {
+			t.Errorf("%d messages come, want all 6: %v", len(got), got)
+		}
+	})
+}

@@ -102,6 +102,27 @@ func (d *Dispatcher) InHands(queue uint16, from uint64) int {
 	return n
 }
 
+// StandsAt reports whether a reset of the queue to the offset would change nothing:
+// all below it is settled, and from it on nothing was ever looked at. It counts what
+// is not logged yet. It looks at everything in hands.
+func (d *Dispatcher) StandsAt(queue uint16, offset uint64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	q := d.find(queue)
+	if q == nil {
+		return offset == 0
+	}
+	if q.cursor != offset || len(q.back) > 0 || len(q.claimed) > 0 {
+		return false
+	}
+	for p := range d.table {
+		if p.queue == queue {
+			return false
+		}
+	}
+	return true
+}
+
 // overtaken is the delivery of a claim whose queue was reset meanwhile. Its number
 // is of no entry: an acknowledgement by it is refused.
 func (d *Dispatcher) overtaken(c *claim) Taken {
