@@ -26,6 +26,7 @@ type topicRow struct {
 	Residency []string `json:"residency,omitempty"`
 	// Transaction says how half messages are checked; empty for other kinds.
 	Transaction string   `json:"transaction,omitempty"`
+	Receipts    string   `json:"receipts,omitempty"` // the topic of its receipts
 	Consumers   []string `json:"consumer_groups,omitempty"`
 }
 
@@ -82,6 +83,9 @@ func describeTopic(t *zone.TopicInfo) topicRow {
 	if t.Kind == zone.KindTransaction {
 		r.Transaction = t.Transaction.String()
 	}
+	if t.Receipts != nil {
+		r.Receipts = string(t.Receipts.Name)
+	}
 	for _, c := range t.Residency {
 		r.Residency = append(r.Residency, string(c.Name))
 	}
@@ -108,6 +112,9 @@ func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
 		kind := r.Kind
 		if r.Transaction != "" {
 			kind += ": " + r.Transaction
+		}
+		if r.Receipts != "" {
+			kind += ", receipts to " + r.Receipts
 		}
 		fmt.Fprintf(w, "topic      %s\nkind       %s\nroute      %s\nclass      %s\nretention  %s\nbudget     %s for each destination, then %s\nresidency  %s\nconsumers  %s\n\n",
 			r.Name, kind, r.Route, r.Class, r.Retention, r.Budget, r.AtBudget, orAll(r.Residency, "every city"), orAll(r.Consumers, "none"))
