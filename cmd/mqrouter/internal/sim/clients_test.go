@@ -76,6 +76,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 type sending struct {
 	topic  string
 	user   string // of transfer
+	group  string // of steps: the message group, which is the user id
 	to     string // of orders: a zone, or a city
 	change *broadcast.Change
 	all    bool // to every zone
@@ -121,6 +122,14 @@ func (p *producer) publish(ctx context.Context, s sending) *published {
 		}
 		pub.order = "user " + s.user
 		pub.to = []zone.Zone{p.w.top.ShardOwner(shard).Name}
+	case s.group != "":
+		m.MessageGroup = s.group
+		shard, err := p.w.top.ShardOf(s.group)
+		if err != nil {
+			panic(err)
+		}
+		pub.order, pub.group = "message group "+s.group, s.group
+		pub.to = []zone.Zone{p.w.top.ShardOwner(shard).Name}
 	case s.to != "":
 		m.Properties["to"] = s.to
 		pub.to = []zone.Zone{p.w.top.FindDestination(s.to).Name}
@@ -130,7 +139,7 @@ func (p *producer) publish(ctx context.Context, s sending) *published {
 	if s.change != nil {
 		pub.order = "channel"
 	}
-	if len(p.zone.Groups) > 1 {
+	if len(p.zone.Groups) > 1 && s.group == "" {
 		pub.order = "" // each group of the zone has a flow of its own
 	}
 	p.w.hist.begin(pub)
@@ -223,8 +232,9 @@ func (c *consumer) once(ctx context.Context, sc *rocketmqclient.SimpleConsumer, 
 		if lives[m.Broker] != after[m.Broker] {
 			d.life = -1 // of one of two stores
 		}
+		d.acked = careless == 0 || rng.Float64() >= careless
 		c.w.hist.deliver(d)
-		if careless == 0 || rng.Float64() >= careless {
+		if d.acked {
 			ack = append(ack, m)
 		}
 	}
@@ -245,7 +255,7 @@ func (c *consumer) lives() map[string]int64 {
 // consumers starts a consumer for each group in each zone where it consumes.
 func (w *world) consumers(ctx context.Context, careless float64) {
 	for _, z := range w.top.Zones() {
-		for _, name := range []zone.ConsumerGroup{"transfer-credit", "orders-pack", "notes-read", "member-watch", "rules-watch"} {
+		for _, name := range []zone.ConsumerGroup{"transfer-credit", "orders-pack", "notes-read", "member-watch", "rules-watch", "steps-work"} {
 			g := w.top.FindConsumerGroup(name)
 			if g == nil || !w.top.ConsumedIn(g, z) {
 				continue

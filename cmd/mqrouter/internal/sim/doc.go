@@ -16,7 +16,8 @@
 // The checkers judge what clients saw: every acknowledged message came to every
 // consumer group (I1; what a wiped or older store had acknowledged and not
 // delivered is excused), each has one place in each store (I2), those of one
-// order came in it (I3), caches never went back and ended with the newest change
+// order came in it (I3; of a FIFO topic also to consumers, one of a message group at
+// a time), caches never went back and ended with the newest change
 // unless they were told of a gap (I6), nothing panics, hangs or stays behind
 // (I8), a slow or dead city costs the others no time (I9), and the answer to a
 // publish said what was reached.

@@ -21,6 +21,7 @@ type published struct {
 	stream string
 	seq    int    // in the stream
 	order  string // messages of a stream with the same order are in it; "" = none is promised
+	group  string // message group
 	change *broadcast.Change
 
 	begun, ended time.Duration
@@ -41,6 +42,7 @@ type delivered struct {
 	queue   int32
 	offset  int64
 	attempt int32
+	acked   bool // its consumer then acknowledged it
 	at      time.Duration
 }
 
@@ -102,7 +104,7 @@ func newHistory(w *world) *history {
 	return &history{
 		w: w, byID: map[string]*published{}, first: map[arrival]time.Duration{}, landed: map[landing]place{},
 		places: map[placeIn]string{}, versions: map[string]uint64{}, seen: map[seenKey]seenVersion{}, keys: []string{"m1", "m2", "m3", "m4", "m5", "m6"}, levels: map[string]int{},
-		groups: map[string]string{"transfer": "transfer-credit", "orders": "orders-pack", "notes": "notes-read", "member": "member-watch", "rules": "rules-watch"},
+		groups: map[string]string{"transfer": "transfer-credit", "orders": "orders-pack", "notes": "notes-read", "member": "member-watch", "rules": "rules-watch", "steps": "steps-work"},
 	}
 }
 
@@ -137,7 +139,7 @@ func (h *history) end(p *published, text string, err error) {
 		want = "level=origin channel=member"
 	case len(p.to) > 1:
 		want = "level=origin channel=" + p.topic
-	case p.to[0] == p.from && p.topic != "transfer":
+	case p.to[0] == p.from && p.topic != "transfer" && p.group == "":
 		want = fmt.Sprintf("level=stored zone=%s", p.from)
 	case p.to[0] == p.from:
 		want = "" // at home in one of the zone's groups, which may be another one
