@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -36,6 +37,7 @@ type halves struct {
 	deciding map[transaction.Key]chan struct{} // decisions that are being appended; guarded by Broker.mu
 	asked    map[transaction.Key]int           // checks that are not logged yet; guarded by Broker.mu
 	arriving arriving
+	refused  atomic.Uint64 // half messages for which there was no room
 	check    checkState
 }
 
@@ -63,6 +65,7 @@ func (b *Broker) makeHalf(r *record.Record, t *zone.TopicInfo, m *Message, p *pu
 		text = fmt.Sprintf("%d half messages of the topic wait for their decisions, at most %d may", of, b.limits.MaxTopicHalves)
 	}
 	if text != "" {
+		b.halves.refused.Add(1)
 		b.metrics.tx.refused(t.Name)
 		return &Error{Op: "publish", Kind: KindBusy, Topic: t.Name, Text: text}
 	}
