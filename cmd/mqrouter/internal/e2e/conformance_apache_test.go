@@ -167,6 +167,14 @@ var differences = []difference{
 		reason: "To end a transaction a second time is an internal error (50001), whether the decision is the same or not. mqrouter answers a repetition with success and an opposite one with PRECONDITION_FAILED and the decision that holds.",
 	},
 	{
+		scenarios: "transaction checks", text: "after both were resolved came unknown,none,commit", sometimes: true,
+		reason: "Two checks of one transaction that are both answered with a commit deliver the message twice. At mqrouter the first decision counts.",
+	},
+	{
+		scenarios: "short poll", text: "deadline time remaining is not enough for polling",
+		reason: "A receive that wants to wait for less than two seconds is refused (40018), since a poll lasts five seconds at least and the client would have given up. mqrouter ends the poll in time.",
+	},
+	{
 		scenarios: ".*", languages: "python", text: `receive: .*"settings" is null`, sometimes: true,
 		reason: "A receive that comes before the client's Settings, or after its stream broke, is an internal error. mqrouter serves it with defaults.",
 	},

@@ -32,9 +32,9 @@ var conformanceTopics = []conformanceTopic{
 	{"near", "normal", "route: local, max_body: 4032KiB"},
 	{"small", "normal", "route: local, max_body: 1KiB"},
 	{guardedTopic, "normal", "route: {shard: {property: userId}}"},
-	{fifoTopic, "fifo", "route: {shard: {property: userId}}"},
-	{delayTopic, "delay", "route: {shard: {property: userId}}"},
-	{transactionTopic, "transaction", "route: {shard: {property: userId}}"},
+	{fifoTopic, "fifo", ""},
+	{delayTopic, "delay", ""},
+	{transactionTopic, "transaction", ""},
 	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
 	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
 	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
@@ -156,12 +156,14 @@ func (s *stage) there() int {
 	return rz01
 }
 
-// to is the property that routes a message to the scenario's consumers.
+// to are the properties that route a message to the scenario's consumers, for
+// topics that look for a user, an account, a member or a payer.
 func (s *stage) to() map[string]string {
+	user := "20250005"
 	if s.far() {
-		return map[string]string{"userId": "20250065"}
+		user = "20250065"
 	}
-	return map[string]string{"userId": "20250005"}
+	return map[string]string{"userId": user, "accountId": user, "memberId": user, "payerId": user}
 }
 
 // rz01 and the like are the documented client ports of the sample's zones.

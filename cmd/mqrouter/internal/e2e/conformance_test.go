@@ -30,6 +30,7 @@ var normalScenarios = []scenario{
 	{name: "retry", run: retry},
 	{name: "dead letter", attempts: 2, run: deadLetter},
 	{name: "invisible", run: invisible},
+	{name: "short poll", run: shortPoll},
 	{name: "large", run: large},
 	{name: "refusals", run: refusals},
 	{name: "restart", run: clientRestart},
@@ -269,6 +270,14 @@ func invisible(s *stage) {
 	s.must("ack", s.ack(simple, second))
 	if _, err := s.tryReceive(simple, time.Second); err == nil {
 		s.Errorf("an invisible time below 10 s was accepted")
+	}
+}
+
+// shortPoll asks for no more than a second's wait: the answer is that nothing is there.
+func shortPoll(s *stage) {
+	simple := s.consumer("simple", rz01, "orders", s.tag(), map[string]any{"await": 1000})
+	if got := s.receive(simple, 30*time.Second); len(got) > 0 {
+		s.Errorf("nothing was sent, and came %s", bodies(got))
 	}
 }
 

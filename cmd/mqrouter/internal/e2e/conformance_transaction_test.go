@@ -103,7 +103,7 @@ func transactionChecks(s *stage) {
 	rollback, _ := s.half(producer, s.asked("rollback"))
 	s.same("simple", s.take(simple, 1), []string{commit})
 	if late := s.receive(simple, 30*time.Second); len(late) > 0 {
-		s.Errorf("of what was rolled back came %s", bodies(late))
+		s.Errorf("after both were resolved came %s", bodies(late))
 	}
 	if got, _ := s.d.checked(commit); len(got) < 3 || got[0] != "unknown" || got[1] != "none" || got[2] != "commit" {
 		s.Errorf("the checks were answered with %v", got)
