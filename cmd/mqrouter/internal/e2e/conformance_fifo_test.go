@@ -19,6 +19,15 @@ var fifoScenarios = []scenario{
 
 const fifoTopic = "ledger-entries"
 
+// soon has a receive end early: with one message of a group at a time, many find
+// nothing at the broker that they ask. Apache refuses such short polls.
+func (s *stage) soon() map[string]any {
+	if s.apache != nil {
+		return map[string]any{"await": 3000}
+	}
+	return map[string]any{"await": 1000}
+}
+
 // interleaved publishes to several message groups in turn; a body is the group
 // and the number within it.
 func (s *stage) interleaved(producer string, groups, count int) []string {
@@ -100,7 +109,7 @@ func (s *stage) drain(consumer string, n int) []seen {
 func fifoOrder(s *stage) {
 	const groups, count = 3, 6
 	push := s.consumer("push", s.there(), fifoTopic, s.tag(), map[string]any{"hold": 20})
-	simple := s.consumer("simple", s.there(), fifoTopic, s.tag())
+	simple := s.consumer("simple", s.there(), fifoTopic, s.tag(), s.soon())
 	sent := s.interleaved(s.producer(rz01, fifoTopic), groups, count)
 	s.inOrder("simple", s.drain(simple, len(sent)), false)
 	s.same("push", s.pushed(push, len(sent)), sent)
@@ -154,17 +163,22 @@ func (s *stage) first(consumer string) []seen {
 func fifoRetry(s *stage) {
 	const groups, count = 2, 3
 	push := s.consumer("push", s.there(), fifoTopic, s.tag(), map[string]any{"fail": 1})
-	simple := s.consumer("simple", s.there(), fifoTopic, s.tag())
+	simple := s.consumer("simple", s.there(), fifoTopic, s.tag(), s.soon())
 	sent := s.interleaved(s.producer(rz01, fifoTopic), groups, count)
 	var done []seen
 	for end := time.Now().Add(2 * waitMost); len(done) < len(sent); {
 		if time.Now().After(end) {
 			s.Fatalf("%d of %d messages: %s", len(done), len(sent), bodies(done))
 		}
+		failed := map[string]bool{}
 		for _, m := range s.receive(simple, 30*time.Second) {
+			if failed[m.MessageGroup] {
+				continue // what came with it comes again after it
+			}
 			if m.Attempt == 1 {
+				failed[m.MessageGroup] = true
 				s.must("change the invisible time", s.invisible(simple, m, time.Second))
-				break // what came with it is the server's to hand out again
+				continue
 			}
 			done = append(done, m)
 			s.must("ack", s.ack(simple, m))
