@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,7 @@ type timerModel struct {
 	rng      *rand.Rand
 	mem      *disk.Mem
 	s        *station
-	step     time.Duration // of the wall clock from the true time
+	step     atomic.Int64 // nanoseconds of the wall clock from the true time
 	next     int
 	handles  map[string]string // of what was published, by id
 	recalled map[string]bool
@@ -47,7 +48,7 @@ func (m *timerModel) publish() {
 func (m *timerModel) look() {
 	m.t.Helper()
 	synctest.Wait()
-	wall := time.Now().Add(m.step)
+	wall := time.Now().Add(time.Duration(m.step.Load()))
 	for id, a := range m.s.arrived("orders") {
 		switch {
 		case a.count != 1:
@@ -101,7 +102,7 @@ func (m *timerModel) act() {
 		m.crash()
 	case n < 96:
 		synctest.Wait()
-		m.step = time.Duration(m.rng.Int64N(int64(4*time.Hour))) - 2*time.Hour
+		m.step.Store(m.rng.Int64N(int64(4*time.Hour)) - int64(2*time.Hour))
 	default:
 		m.s.drain("orders-billing", "orders")
 		m.s.flushProgress(m.t.Context())
@@ -143,7 +144,7 @@ func TestDelayedMessagesAgreeWithAModel(t *testing.T) {
 				limits.SegmentBytes = 16 << 10
 				m := &timerModel{t: t, rng: rng, mem: mem, handles: map[string]string{}, recalled: map[string]bool{}, arrived: map[string]bool{}}
 				m.s = &station{t: t, fs: mem, node: "rz02-a-1", topo: delayed(t), limits: limits,
-					wall: func() time.Time { return time.Now().Add(m.step).Round(0) }}
+					wall: func() time.Time { return time.Now().Add(time.Duration(m.step.Load())).Round(0) }}
 				m.s.start()
 				defer func() { m.s.Close() }()
 				for range 300 {
