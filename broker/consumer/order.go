@@ -97,8 +97,11 @@ func (d *Dispatcher) takeInOrder(r *TakeRequest, dst []Taken) (out []Taken, more
 		}
 		if len(claims) > 0 {
 			d.judge(r, claims, &left)
+			// What cannot be read now cannot be read at once either: only what was
+			// settled here lets the next look find something else.
+			settled := slices.ContainsFunc(claims, func(c claim) bool { return c.verdict == Skip })
 			out = d.conclude(r, claims, dst)
-			return out, len(out) == len(dst)
+			return out, len(out) == len(dst) && settled
 		}
 		d.release(claims)
 	}

@@ -525,3 +525,25 @@ func (m *orderModel) step() {
 		}
 	}
 }
+
+// TestAttemptThatCannotBeReadEndsTheTake repeats an attempt whose message cannot be
+// read now: the take says that there is nothing more, so that nobody asks without end.
+func TestAttemptThatCannotBeReadEndsTheTake(t *testing.T) {
+	p := NewProgress()
+	p.Create("g", "t", 0, 0)
+	d := NewDispatcher(Options{Group: "g", Topic: "t", MaxAttempts: 3, FirstDelivery: 1 << 40, InOrder: true}, p.State("g", "t"), 0, wall0)
+	d.Advance(0, 1)
+	key := func(uint16, uint64) (uint64, Verdict) { return 7, Deliver }
+	a := d.Begin(5)
+	if got, _ := d.Take(TakeRequest{Max: 1, Invisible: time.Minute, Key: key, Attempt: a}, nil); len(got) != 1 {
+		t.Fatal("nothing was taken")
+	}
+	d.End(a)
+	again := d.Begin(5)
+	defer d.End(again)
+	got, more := d.Take(TakeRequest{Max: 1, Invisible: time.Minute, Key: key, Attempt: again,
+		Match: func(uint16, uint64) Verdict { return Later }}, nil)
+	if len(got) != 0 || more {
+		t.Errorf("took %v, more %v; want nothing, and nothing more for now", got, more)
+	}
+}
