@@ -249,10 +249,13 @@ func (b *Broker) routeAnew(v *view, topic zone.Topic, r *record.Record) (string,
 	m := Message{
 		Topic: t.info, ID: r.MessageID, Tag: r.Tag, Keys: r.Keys, MessageGroup: r.MessageGroup, Body: r.Body,
 		Encoding: r.Encoding, Digest: r.Digest, Born: r.Born, BornHost: r.BornHost, TraceContext: r.TraceContext, Queue: int(r.Queue),
-		Properties: make(map[string]string, len(r.Properties)),
+		Priority: r.Priority, Properties: make(map[string]string, len(r.Properties)),
 	}
 	for _, p := range r.Properties {
 		m.Properties[p.Key] = p.Value
+	}
+	if t.info.Kind == zone.KindDelay { // it is told to consumers; the cause says that nothing waits
+		m.DeliverAt = r.DeliverAt
 	}
 	if err := checkMessage(t.info, v, &m); err != nil {
 		return "", err

@@ -114,7 +114,12 @@ func TestReplayIsForTheGroupThatGaveUp(t *testing.T) {
 // park has the destination of a published record refuse it.
 func (s *station) park(id string, reason record.Reason) flow.Leg {
 	s.t.Helper()
-	s.publish(s.message("transfer", id, "userId", "65"))
+	return s.parkMessage(s.message("transfer", id, "userId", "65"), reason)
+}
+
+func (s *station) parkMessage(m Message, reason record.Reason) flow.Leg {
+	s.t.Helper()
+	s.publish(m)
 	legs := s.Legs()
 	if len(legs) != 1 {
 		s.t.Fatalf("legs %v", legs)
@@ -126,6 +131,38 @@ func (s *station) park(id string, reason record.Reason) flow.Leg {
 		s.t.Fatal(err)
 	}
 	return legs[0]
+}
+
+// TestReplayKeepsWhatItsKindGivesAMessage: the priority decides what it passes, the
+// delivery time is shown to its consumer.
+func TestReplayKeepsWhatItsKindGivesAMessage(t *testing.T) {
+	for _, kind := range []string{"priority", "delay"} {
+		t.Run(kind, func(t *testing.T) {
+			topo := sample(t, "  - name: transfer\n", "  - name: transfer\n    kind: "+kind+"\n")
+			s := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
+			m := s.message("transfer", "m", "userId", "65")
+			if kind == "priority" {
+				m.Priority = 3
+			} else {
+				m.DeliverAt = time.UnixMilli(1e12).UTC()
+			}
+			leg := s.parkMessage(m, record.ReasonTooLarge)
+			s.replay(ParkedTopic, false, 0)
+			items, err := s.Read(leg, 1, 10, 1<<20, nil)
+			if err != nil || len(items) != 2 {
+				t.Fatalf("%d records were on their way, %v", len(items), err)
+			}
+			for i, it := range items {
+				v, err := record.Parse(it.Record)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v.Priority() != m.Priority || !v.DeliverAt().Equal(m.DeliverAt) || (kind == "priority" && v.Queue() != 3) {
+					t.Errorf("record %d has priority %d in queue %d and delivery time %s", i+1, v.Priority(), v.Queue(), v.DeliverAt())
+				}
+			}
+		})
+	}
 }
 
 func TestReplayRoutesParkedRecordsAnew(t *testing.T) {
