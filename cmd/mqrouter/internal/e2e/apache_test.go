@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
 
@@ -80,7 +81,17 @@ transactionCheckMax=5
 	java("name server", "128m", "org.apache.rocketmq.namesrv.NamesrvStartup", "-c", nameConfig).await(t, "boot success", time.Minute)
 	java("proxy", "512m", "org.apache.rocketmq.proxy.ProxyStartup", "-pm", "local", "-n", names, "-bc", brokerConfig, "-pc", proxyConfig).
 		await(t, "startup successfully", 2*time.Minute)
-	return &apacheServer{endpoint: "127.0.0.1:" + port(4), ca: filepath.Join(pki, "ca.pem")}
+	server := &apacheServer{endpoint: "127.0.0.1:" + port(4), ca: filepath.Join(pki, "ca.pem")}
+	// The proxy serves before the broker has told the name server its topics, and
+	// remembers for a while of each topic that it was asked for that it is not there.
+	eventually(t, "the proxy knows the topics", 2*time.Minute, func() error {
+		p, err := rocketmqclient.NewProducer(t.Context(), rocketmqclient.Config{Endpoint: server.endpoint}, "small")
+		if err != nil {
+			return err
+		}
+		return p.Close()
+	})
+	return server
 }
 
 func asJSON(t *testing.T, v any) string {

@@ -30,8 +30,13 @@ func newPair(t *testing.T) *cluster {
 	}
 	fmt.Fprintf(&b, "      - {name: cz, kind: CZone, groups: [{name: cz-g, nodes: [{name: cz-1, client: 127.0.0.1:%d, peer: 127.0.0.1:%d, gossip: 127.0.0.1:%d, admin: 127.0.0.1:%d}]}]}\n",
 		ports[8], ports[9], ports[10], ports[11])
-	b.WriteString("topics:\n  - {name: orders, route: local, queues: 2}\nconsumer_groups:\n")
+	b.WriteString("topics:\n  - {name: orders, route: local, queues: 2}\n")
+	for topic, kind := range map[string]string{fifoTopic: "fifo", delayTopic: "delay", transactionTopic: "transaction, transaction: {immunity: 1s, interval: 1s}"} {
+		fmt.Fprintf(&b, "  - {name: %s, route: local, kind: %s}\n", topic, kind)
+	}
+	b.WriteString("consumer_groups:\n")
 	for _, l := range languages {
+		fmt.Fprintf(&b, "  - {name: %s, topics: [%s, %s, %s], fifo: true}\n", pairGroup(l, "kinds"), fifoTopic, delayTopic, transactionTopic)
 		for _, kind := range []string{"push", "simple"} {
 			fmt.Fprintf(&b, "  - {name: %s, topics: [orders]}\n", pairGroup(l, kind))
 		}
@@ -147,4 +152,52 @@ func (o *outliving) settle() {
 		}
 		return complete("push")
 	})
+}
+
+// TestKindsOutliveBrokers kills every broker with SIGKILL while messages wait: those
+// that are due later, those of open transactions, and those of message groups all
+// come when the brokers are back, when they should and in order, and once.
+func TestKindsOutliveBrokers(t *testing.T) {
+	c := newPair(t)
+	const delay = 20 * time.Second
+	type waiting struct {
+		*stage
+		fifo, delayed, halves []string
+	}
+	var all []*waiting
+	for _, l := range languages {
+		if !l.there(t) {
+			continue
+		}
+		s := &stage{T: t, d: startDriver(t, l), at: func(int) string { return c.nodes["rz-2"].client }, scenario: "broker restart", leave: true}
+		w := &waiting{stage: s, fifo: s.interleaved(s.producer(rz01, fifoTopic), 2, 3)}
+		producer, transactional := s.producer(rz01, delayTopic), s.transactional(transactionTopic)
+		for range 4 {
+			w.delayed = append(w.delayed, s.send(producer, message{topic: delayTopic, body: "later", tag: s.tag(), delay: delay}))
+			id, _ := s.half(transactional, message{topic: transactionTopic, body: "open", tag: s.tag(), properties: map[string]string{"checks": "unknown,commit"}})
+			w.halves = append(w.halves, id)
+		}
+		all = append(all, w)
+	}
+	for _, name := range []string{"rz-1", "rz-2"} {
+		c.nodes[name].running.kill()
+	}
+	for _, name := range []string{"rz-1", "rz-2"} {
+		c.up(name)
+		c.ready(name)
+	}
+	for _, w := range all {
+		w.transactional(transactionTopic) // Python's do not open their streams again for minutes
+		consumer := func(topic string) string {
+			return w.open("simple", map[string]any{"endpoint": w.at(rz01), "group": pairGroup(w.d.lang, "kinds"), "topics": map[string]string{topic: w.tag()}, "await": 1000})
+		}
+		got := w.drain(consumer(fifoTopic), len(w.fifo))
+		w.inOrder("after the restart", got, false)
+		w.same("open transactions", w.take(consumer(transactionTopic), len(w.halves)), w.halves)
+		late := w.take(consumer(delayTopic), len(w.delayed))
+		w.same("delayed", late, w.delayed)
+		for _, m := range late {
+			w.punctual("after the restart", m, 0, time.Now())
+		}
+	}
 }
