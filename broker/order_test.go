@@ -150,6 +150,12 @@ func TestO4_SlowMessageGroupHoldsNobodyUp(t *testing.T) {
 			s.ack(worker, got...)
 		}
 		wantIDs(t, s.receive(worker, "steps", 10, time.Minute), "")
+		time.Sleep(time.Second) // acknowledgements are folded
+		for _, g := range s.Status().Groups {
+			if g.Group == worker && (g.Moving != 1 || g.Behind != 3004 || g.Lag != 3005) {
+				t.Errorf("status: %d message groups have one in hands, %d messages are behind, lag %d", g.Moving, g.Behind, g.Lag)
+			}
+		}
 		s.ack(worker, slow...)
 		wantIDs(t, s.receive(worker, "steps", 10, time.Minute), "slow-1")
 	})

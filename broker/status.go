@@ -76,7 +76,9 @@ type GroupStatus struct {
 	Declared bool
 	Cache    bool
 	Lag      uint64 // messages that are not settled
-	InHands  int    // of these: with consumers, or waiting for a retry
+	InHands  int    // of these: with consumers, or waiting for a retry; in order also the next of a message group
+	Behind   int    // in order: of these, known to wait behind an earlier one of their message group
+	Moving   int    // in order: message groups of which one is in hands
 	Waiting  int    // receives that wait for messages
 	Held     int64  // log bytes that what is not settled holds back, as of the last look at retention; -1 = unknown
 }
@@ -192,7 +194,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 		}
 		if sub.hands != nil {
 			hs := sub.hands.disp.Stats()
-			gs.InHands, gs.Waiting = hs.InFlight, hs.Waiters
+			gs.InHands, gs.Waiting, gs.Behind, gs.Moving = hs.InFlight, hs.Waiters, hs.Waiting, hs.Groups
 		}
 		st.Groups = append(st.Groups, gs)
 	}

@@ -65,10 +65,15 @@ type Consumer struct {
 	Topic    string `json:"topic"`
 	Declared bool   `json:"declared"`
 	Cache    bool   `json:"cache,omitempty"`
-	Lag      uint64 `json:"lag"`            // messages that are not settled
-	InFlight int    `json:"in_flight"`      // of these: with consumers, or waiting for a retry
-	Waiting  int    `json:"waiting"`        // receives that wait for messages
-	Held     *int64 `json:"held,omitempty"` // log bytes that it holds back; absent = not known
+	Lag      uint64 `json:"lag"`       // messages that are not settled
+	InFlight int    `json:"in_flight"` // of these: with consumers, or waiting for a retry
+	Waiting  int    `json:"waiting"`   // receives that wait for messages
+	// Of a group that reads in order: how many of the lag are known to wait behind an
+	// earlier message of their message group, and how many message groups have one in
+	// flight. Many behind few: a slow message group.
+	Behind        int    `json:"behind,omitempty"`
+	MessageGroups int    `json:"message_groups,omitempty"`
+	Held          *int64 `json:"held,omitempty"` // log bytes that it holds back; absent = not known
 }
 
 // Transaction describes the half messages of a topic that wait for a decision.

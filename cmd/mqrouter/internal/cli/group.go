@@ -99,9 +99,9 @@ func (e *env) showGroup(f *fleet, name string, all []admin.Status) error {
 	}{row, progress}, func(w io.Writer) {
 		fmt.Fprintf(w, "consumer group  %s\ntopics          %s\nzones           %s\nmax attempts    %d\n\n",
 			row.Name, strings.Join(row.Topics, " "), orAll(row.Zones, "where the topics land"), row.MaxAttempts)
-		tab := newTable("TOPIC", "ZONE", "NODE", "LAG", "IN FLIGHT", "WAITING")
+		tab := newTable("TOPIC", "ZONE", "NODE", "LAG", "IN FLIGHT", "WAITING", "MESSAGE GROUPS", "BEHIND THEM")
 		for _, p := range progress {
-			tab.row(p.Topic, p.Zone, p.Node, p.Lag, p.InFlight, p.Waiting)
+			tab.row(p.Topic, p.Zone, p.Node, p.Lag, p.InFlight, p.Waiting, p.MessageGroups, p.Behind)
 		}
 		tab.print(w)
 	})

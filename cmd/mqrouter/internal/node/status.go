@@ -41,7 +41,7 @@ func (n *brokerNode) Status() admin.Status {
 			held = &g.Held
 		}
 		s.Consumers = append(s.Consumers, admin.Consumer{Held: held, Group: string(g.Group), Topic: string(g.Topic),
-			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting})
+			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting, Behind: g.Behind, MessageGroups: g.Moving})
 	}
 	for _, x := range b.Transactions {
 		s.Transactions = append(s.Transactions, admin.Transaction{Topic: string(x.Topic), Pending: x.Pending, Oldest: x.Oldest, Checked: x.Checked, Alone: x.Alone})
