@@ -56,7 +56,11 @@ func (m *zoneModel) sendAgain() {
 func (m *zoneModel) publish(s *station, x *sent) {
 	m.t.Helper()
 	x.message.Topic = s.Topology().FindTopic(x.topic)
-	r := s.send(x.message)
+	msg := x.message
+	if m.mutant != nil && m.mutant.publish != nil {
+		msg = m.mutant.publish(m, s, msg)
+	}
+	r := s.send(msg)
 	known := m.all[x.id] != nil
 	if KindOf(r.Err) == KindUnavailable && !(m.up[0] && m.up[1]) {
 		m.counts["unavailable"]++
@@ -156,7 +160,11 @@ func (m *zoneModel) receive(i, most int, invisible time.Duration) {
 	}
 	for _, topic := range topics {
 		for _, g := range groupsOf(topic) {
-			for _, d := range m.s[i].receive(g, topic, most, invisible) {
+			list := m.s[i].receive(g, topic, most, invisible)
+			if m.mutant != nil && m.mutant.delivered != nil {
+				list = m.mutant.delivered(m, i, g, list)
+			}
+			for _, d := range list {
 				m.took(i, g, topic, d, time.Now().Add(invisible))
 			}
 		}
@@ -186,7 +194,7 @@ func (m *zoneModel) took(i int, g zone.ConsumerGroup, topic zone.Topic, d Delive
 	if r.hands != nil {
 		m.counts["again"]++
 	}
-	r.hands = &held{d: d, by: i, until: until}
+	r.unsure, r.hands = false, &held{d: d, by: i, until: until}
 }
 
 // settle does something with a message that is in hands, or was.
