@@ -40,6 +40,7 @@ type dueLoop struct {
 	blocked *blocked
 	rest    time.Time // monotonic: no append before
 	held    string    // why the log refused the last append; empty when it did not
+	unread  string    // why a bucket cannot be read; empty when all can
 	buf     [1024]queue.Entry
 }
 
@@ -67,9 +68,7 @@ func (d *dueLoop) step() time.Duration {
 	if d.b.dueAll.Swap(false) {
 		d.blocked.hurry()
 	}
-	if err := d.look(now); err != nil {
-		d.refused("delayed messages cannot be looked at, trying again", err)
-	}
+	d.look(now)
 	if time.Until(d.rest) <= 0 {
 		d.fire(now)
 		d.retry()
@@ -103,8 +102,9 @@ func (d *dueLoop) sleep(now int64) time.Duration {
 }
 
 // look brings the window up to date: with what came since, or anew when the next
-// bucket is near, or what was left out for want of room is.
-func (d *dueLoop) look(now int64) error {
+// bucket is near, or what was left out for want of room is. A bucket that cannot be
+// read now is looked at again with the next step, and holds up no other.
+func (d *dueLoop) look(now int64) {
 	near := ((now+dueAhead)/bucketMillis + 1) * bucketMillis
 	if near != d.near || d.window.Low() {
 		d.near = near
@@ -124,12 +124,19 @@ func (d *dueLoop) look(now int64) error {
 		}
 	}
 	b.mu.RUnlock()
+	var failed error
 	for _, n := range todo {
-		if err := d.scan(n); err != nil {
-			return err
+		if err := d.scan(n); err != nil && failed == nil {
+			failed = err
 		}
 	}
-	return nil
+	switch {
+	case failed == nil || b.ctx.Err() != nil:
+		d.unread = ""
+	case d.unread != failed.Error():
+		d.unread = failed.Error()
+		b.logger.Error("delayed messages cannot be looked at, trying again", "group", string(b.self), "err", failed)
+	}
 }
 
 // nearBucket is a part of a bucket that is not looked at yet.
@@ -150,11 +157,15 @@ func (d *dueLoop) scan(p nearBucket) error {
 			break
 		}
 		got, err := k.index.Read(n, d.buf[:min(uint64(len(d.buf)), p.next-n)])
-		if err != nil {
-			var outside *queue.RangeError
-			if errors.As(err, &outside) && n < k.index.First() {
-				continue // trimmed meanwhile
-			}
+		var outside *queue.RangeError
+		var corrupt *queue.CorruptError
+		switch {
+		case err == nil:
+		case errors.As(err, &outside) && n < k.index.First():
+			continue // trimmed meanwhile
+		case errors.As(err, &corrupt): // one entry; the others are good
+			d.blocked.put(timer.Ref{Bucket: k.id, Number: n + uint64(got)}, obstacle{kind: unreadable, text: err.Error()})
+		default:
 			return err
 		}
 		entries := d.buf[:got]
@@ -170,7 +181,9 @@ func (d *dueLoop) scan(p nearBucket) error {
 				d.window.Push(r)
 			}
 		}
-		n += uint64(got)
+		if n += uint64(got); corrupt != nil {
+			n++
+		}
 	}
 	d.read[k.id] = p.next
 	return nil
@@ -287,7 +300,7 @@ func (b *Broker) dueCopy(v *view, ref *timer.Ref, index *queue.Index) (commitlog
 		err = waited.Decode(&r)
 	}
 	if err != nil {
-		return commitlog.Entry{}, &obstacle{kind: "unreadable", text: err.Error()}
+		return commitlog.Entry{}, &obstacle{kind: unreadable, text: err.Error()}
 	}
 	ref.Due = dueMillis(r.DeliverAt)
 	if err := b.routeDue(v, &r); err != nil {
@@ -296,7 +309,7 @@ func (b *Broker) dueCopy(v *view, ref *timer.Ref, index *queue.Index) (commitlog
 	r.Cause = appendCause(nil, &Cause{Kind: CauseDue, Bucket: ref.Bucket + 1, Offset: ref.Number, Original: waited.Identity()})
 	e, err := b.own(&r)
 	if err != nil {
-		return commitlog.Entry{}, &obstacle{topic: r.Topic, kind: "unreadable", text: err.Error()}
+		return commitlog.Entry{}, &obstacle{topic: r.Topic, kind: unreadable, text: err.Error()}
 	}
 	return e, nil
 }

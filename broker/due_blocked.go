@@ -19,6 +19,9 @@ const (
 	maxObstacles = 256                    // obstacles that are told apart; the rest share one
 )
 
+// unreadable is the kind of obstacle of messages whose entry or record is damaged.
+const unreadable = "unreadable"
+
 // obstacle is why due messages cannot be delivered now. Those that share one are
 // tried together.
 type obstacle struct {
@@ -29,7 +32,7 @@ type obstacle struct {
 }
 
 func (o obstacle) key() obstacle {
-	if o.target != "" || o.kind == "unreadable" {
+	if o.target != "" || o.kind == unreadable {
 		o.text = "" // numbers in it change
 	}
 	return o

@@ -19,7 +19,7 @@ type TimerStatus struct {
 	Next    time.Time     // when the next one falls due that nothing blocks; zero = none within two minutes at least
 	Overdue time.Duration // how late it is; 0 = in time
 	Held    int64         // log bytes that they hold back, as of the last look at retention; -1 = unknown
-	Refused string        // why nothing that is due can be stored; empty when it can
+	Refused string        // why what is due cannot be stored, or not be looked at; empty when it can
 	Blocked []BlockedTimers
 	// ClockStep is how far the wall clock is from the clock by which messages fall
 	// due, while that step is not believed yet. ClockSteps counts those that were.
@@ -57,7 +57,7 @@ func (d *dueLoop) tell(now int64) {
 	s := &d.b.due
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.next, s.overdue, s.held, s.blocked = 0, 0, d.held, list
+	s.next, s.overdue, s.held, s.blocked = 0, 0, cmp.Or(d.held, d.unread), list
 	if ok {
 		s.next, s.overdue = first.Due, max(time.Duration(now-first.Due)*time.Millisecond, 0)
 	}
