@@ -22,6 +22,7 @@ type Status struct {
 	Members  int       `json:"members"` // live members of the city's gossip pool, this node included
 
 	Log       *Log       `json:"log,omitempty"`
+	Timers    *Timers    `json:"timers,omitempty"` // absent when no delayed message waits
 	Topics    []Topic    `json:"topics,omitempty"`
 	Consumers []Consumer `json:"consumers,omitempty"`
 	Flows     []Flow     `json:"flows,omitempty"`
@@ -49,6 +50,28 @@ type Log struct {
 	Committed   uint64 `json:"committed"`
 	Snapshot    uint64 `json:"snapshot"`          // the newest snapshot's; a start folds what comes after it
 	Problem     string `json:"problem,omitempty"` // disk full, failed sync
+}
+
+// Timers describes the delayed messages that wait at a broker.
+type Timers struct {
+	Pending   uint64          `json:"pending"` // overdue and blocked ones included
+	Limit     int             `json:"limit"`   // of pending: beyond it publishes are refused
+	Hours     int             `json:"hours"`   // for which there are any
+	Next      time.Time       `json:"next,omitzero"`
+	Overdue   time.Duration   `json:"overdue,omitempty"`    // how late the next one is that nothing blocks
+	Held      *int64          `json:"held,omitempty"`       // log bytes that they hold back; absent = not known
+	Problem   string          `json:"problem,omitempty"`    // why what is due cannot be stored or looked at
+	ClockStep time.Duration   `json:"clock_step,omitempty"` // of the wall clock, while it is not believed
+	Blocked   []BlockedTimers `json:"blocked,omitempty"`
+}
+
+// BlockedTimers are due messages that cannot be delivered now, for one reason. They
+// are tried for ever.
+type BlockedTimers struct {
+	Topic string    `json:"topic"`
+	Count int       `json:"count"`
+	Since time.Time `json:"since"`
+	Why   string    `json:"why"`
 }
 
 // Topic describes what a broker holds of a topic.

@@ -15,7 +15,8 @@ import (
 type published struct {
 	MessageID string `json:"message_id"`
 	Offset    int64  `json:"offset"`
-	Reached   string `json:"reached"` // the server's words
+	Reached   string `json:"reached"`                 // the server's words
+	Recall    string `json:"recall_handle,omitempty"` // of a delayed message: what recall takes
 	Error     string `json:"error,omitempty"`
 }
 
@@ -27,6 +28,7 @@ type publishFlags struct {
 	group      string
 	priority   int32
 	count      int
+	delay      time.Duration
 }
 
 func newPublish(e *env) *cobra.Command {
@@ -38,7 +40,8 @@ func newPublish(e *env) *cobra.Command {
 the acknowledgement promises: stored at home, or durable at the origin and on
 its way to another zone or city.`,
 		Example: `  mqrouter publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
-  mqrouter publish --endpoint 127.0.0.1:8081 --topic orders --key o-1 "first order"`,
+  mqrouter publish --endpoint 127.0.0.1:8081 --topic orders --key o-1 "first order"
+  mqrouter publish --zone rz01 --topic reminders --delay 30m "pay now"`,
 		Args: exactArgs(1, "the body of the message"),
 		RunE: func(c *cobra.Command, args []string) error { return p.run(c.Context(), e, args[0]) },
 	}
@@ -50,6 +53,7 @@ its way to another zone or city.`,
 	c.Flags().StringArrayVar(&p.properties, "property", nil, "user property NAME=VALUE; may be repeated")
 	c.Flags().StringVar(&p.group, "message-group", "", "message group, for topics of kind fifo")
 	c.Flags().Int32Var(&p.priority, "priority", 0, "priority, for topics of kind priority: the higher, the sooner")
+	c.Flags().DurationVar(&p.delay, "delay", 0, "deliver after this time (topics of kind delay); the recall handle is printed")
 	c.Flags().IntVar(&p.count, "count", 1, "publish the message this many times")
 	return c
 }
@@ -82,12 +86,15 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	defer producer.Close()
 	for range p.count {
 		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, Priority: p.priority, Born: time.Now()}
+		if p.delay > 0 {
+			m.DeliverAt = m.Born.Add(p.delay)
+		}
 		r, err := producer.Send(ctx, m)
 		if err != nil {
 			return fmt.Errorf("publish to %s: %w", p.topic, err)
 		}
-		out := published{MessageID: r.MessageID, Offset: r.Offset, Reached: r.Text}
-		if err := e.line(out, fmt.Sprintf("%s  %s", out.MessageID, out.Reached)); err != nil {
+		out := published{MessageID: r.MessageID, Offset: r.Offset, Reached: r.Text, Recall: r.Recall}
+		if err := e.line(out, strings.TrimSpace(fmt.Sprintf("%s  %s  %s", out.MessageID, out.Reached, out.Recall))); err != nil {
 			return err
 		}
 	}

@@ -79,6 +79,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printPaths(w, all)
 	printFlows(w, all)
 	printTransactions(w, all)
+	printTimers(w, all)
 	printConsumers(w, all, zeros)
 	printCaches(w, all)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
 )
@@ -48,6 +49,25 @@ func TestLatencyTellsOfMessagesThatItDidNotMeasure(t *testing.T) {
 	for _, want := range []string{"90 messages of a backlog of g came first", "3 messages did not arrive"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in %q", want, text)
+		}
+	}
+}
+
+// TestStatusShowsDelayedMessages: how many wait, how late they are, and why.
+func TestStatusShowsDelayedMessages(t *testing.T) {
+	var out bytes.Buffer
+	printTimers(&out, []admin.Status{{Node: "rz01-a-1", Zone: "rz01"}})
+	if out.Len() != 0 {
+		t.Errorf("without any: %s", out.String())
+	}
+	held := int64(3 << 20)
+	printTimers(&out, []admin.Status{{Node: "rz01-a-1", Zone: "rz01", Timers: &admin.Timers{
+		Pending: 95, Limit: 100, Overdue: 3 * time.Second, Held: &held,
+		Blocked: []admin.BlockedTimers{{Topic: "transfer", Count: 7, Why: "no destination"}, {Topic: "orders", Count: 2, Why: "full"}},
+	}}})
+	for _, want := range []string{"rz01-a-1", "95 (limit 100)", "3s", "3.0 MiB", " 9", "transfer", "no destination", "full"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
 		}
 	}
 }

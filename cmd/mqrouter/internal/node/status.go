@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/admin"
@@ -30,6 +31,8 @@ func (n *brokerNode) Status() admin.Status {
 	if p := n.aclProblem(); p != "" {
 		s.Reasons = append(s.Reasons, "access file: the last good one is in force: "+p)
 	}
+	timers, late := timersOf(b.Timers)
+	s.Timers, s.Reasons = timers, append(s.Reasons, late...)
 	for _, t := range b.Topics {
 		for q, extent := range t.Queues {
 			s.Topics = append(s.Topics, admin.Topic{Name: string(t.Topic), Queue: q, First: extent.First, Next: extent.Next})
@@ -165,6 +168,12 @@ func what(f broker.Found) string {
 		return "half message: " + f.Half.State
 	case f.Committed:
 		return "committed"
+	case f.Type == record.TypeRecall:
+		return "recalled"
+	case f.Waits:
+		return "waits until " + f.DeliverAt.Format(time.RFC3339Nano)
+	case !f.DeliverAt.IsZero():
+		return "delayed" // before it was due
 	}
 	return "published"
 }
