@@ -180,10 +180,14 @@ func TestBlockedMessageCanBeRecalled(t *testing.T) {
 // its beginning; every message that waits is in it nonetheless.
 func TestLostTimerIndexIsMadeAnew(t *testing.T) {
 	for name, how := range map[string]func(t *testing.T, fs disk.FS, index string){
-		"lost":      func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, index, remove(t, fs)) },
-		"all lost":  func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, "", remove(t, fs)) },
-		"header":    func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, index, func(f string) { damage(t, fs, f, 9) }) },
-		"cut short": func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, index, resize(t, fs, func(n int64) int64 { return n / 2 })) },
+		"lost":     func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, index, remove(t, fs)) },
+		"all lost": func(t *testing.T, fs disk.FS, index string) { spoil(t, fs, "", remove(t, fs)) },
+		"header": func(t *testing.T, fs disk.FS, index string) {
+			spoil(t, fs, index, func(f string) { damage(t, fs, f, 9) })
+		},
+		"cut short": func(t *testing.T, fs disk.FS, index string) {
+			spoil(t, fs, index, resize(t, fs, func(n int64) int64 { return n / 2 }))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
