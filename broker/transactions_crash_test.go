@@ -298,34 +298,54 @@ func TestTransactionsAgreeWithAModel(t *testing.T) {
 }
 
 // Nothing of a half message crosses to another zone or city before its commit, and
-// it lands once after it.
+// it lands once after it, through power cuts of its origin.
 func TestNothingLandsElsewhereBeforeTheCommit(t *testing.T) {
-	topo := txSample(t, lateTerms)
-	for name, c := range map[string]struct {
-		topic    zone.Topic
-		property []string
-	}{"shard": {"transfer", []string{"userId", "u99"}}, "broadcast": {"member", nil}} {
-		t.Run(name, func(t *testing.T) {
-			origin := open(t, disk.NewMem(), "rz02-a-1", topo, testLimits())
-			before := origin.log.Committed()
-			id := origin.half(c.topic, "m", c.property...)
-			gone := origin.half(c.topic, "gone", c.property...)
-			wantKind(t, "rollback", origin.end(c.topic, gone, ResolutionRollback), 0)
-			if legs := origin.Legs(); len(legs) != 0 {
-				t.Fatalf("a half message makes flows: %+v", legs)
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, txSample(t, lateTerms), testLimits(), "rz02-a-1", "rz03-a-1", "cz-sh-a-1", "cz-hz-a-1", "cz-sz-a-1")
+		defer w.close()
+		from := w.sites["rz02-a"]
+		w.links.crossed()
+		type sent struct{ topic, name, id string }
+		var all []sent
+		for i := range 30 {
+			x := sent{"transfer", fmt.Sprint("t", i), ""}
+			if i%2 == 0 {
+				x.topic, x.name = "member", fmt.Sprint("m", i)
 			}
-			wantKind(t, "commit", origin.end(c.topic, id, ResolutionCommit), 0)
-			legs := origin.Legs()
-			if len(legs) == 0 {
-				t.Fatal("the committed message is on no flow")
+			x.id = from.half(zone.Topic(x.topic), x.name, "userId", "1050")
+			all = append(all, x)
+		}
+		var far, cities []string
+		for i, x := range all {
+			if i%3 == 0 {
+				from.crash()
 			}
-			var head uint64
-			for _, o := range origin.Status().Outgoing {
-				head = max(head, o.Head)
+			w.settled()
+			if n := w.links.crossed(); len(n) != 0 && len(far)+len(cities) == 0 {
+				t.Fatalf("before any commit crossed %v", n)
 			}
-			if head != 1 || origin.log.Committed() <= before {
-				t.Errorf("head %d, want the committed message alone", head)
+			if i%5 == 4 {
+				wantKind(t, "rollback", from.end(zone.Topic(x.topic), x.id, ResolutionRollback), 0)
+				continue
 			}
-		})
-	}
+			if i%5 == 3 {
+				continue // left undecided
+			}
+			wantKind(t, "commit", from.end(zone.Topic(x.topic), x.id, ResolutionCommit), 0)
+			wantKind(t, "commit again", from.end(zone.Topic(x.topic), x.id, ResolutionCommit), 0)
+			if x.topic == "member" {
+				cities = append(cities, x.name)
+			} else {
+				far = append(far, x.name)
+			}
+		}
+		w.settled()
+		wantOnce(t, w.sites["rz03-a"].drain("transfer-credit", "transfer"), far)
+		for _, g := range []zone.Group{"cz-sh-a", "cz-hz-a", "cz-sz-a"} {
+			wantOnce(t, w.sites[g].drain("member-watch", "member"), cities)
+		}
+		if got := from.drain("transfer-credit", "transfer"); len(got) != 0 {
+			t.Errorf("at the origin were delivered %v", got)
+		}
+	})
 }
