@@ -42,7 +42,8 @@
 //     property, and for an empty text to look for.
 //   - A property by itself is no condition that can be true.
 //
-// Different from RocketMQ, on purpose:
+// Held against rocketmq-filter 5.5.0 row by row of the package's table of tests.
+// Different from it, on purpose:
 //
 //   - A number is compared by its value: the value 3.5 under "a > 3" is greater,
 //     where RocketMQ reads it in the type of the constant, fails and drops the

@@ -79,7 +79,6 @@ var tokens = lexer.MustSimple([]lexer.SimpleRule{
 var (
 	nameToken  = tokens.Symbols()["Name"]
 	wordToken  = tokens.Symbols()["Word"]
-	textToken  = tokens.Symbols()["Text"]
 	spaceToken = tokens.Symbols()["Space"]
 )
 

@@ -116,9 +116,8 @@ func TestCredentialsOfEveryClientAreRead(t *testing.T) {
 // status that its text begins with.
 type call struct {
 	name  string
-	what  string // forbidden to the reader for t and g: FORBIDDEN unless it says otherwise
 	make  func(context.Context, pb.MessagingServiceClient) (*pb.Status, error)
-	reply pb.Code
+	reply pb.Code // to the reader, who lacks the permission
 }
 
 // calls has every RPC of the protocol, for topic t and group g.
