@@ -31,6 +31,7 @@ var conformanceTopics = []conformanceTopic{
 	{"member", "normal", ""},
 	{"near", "normal", "route: local, max_body: 4032KiB"},
 	{"small", "normal", "route: local, max_body: 1KiB"},
+	{priorityTopic, "priority", "route: {shard: {property: userId}}"},
 	{guardedTopic, "normal", "route: {shard: {property: userId}}"},
 	{fifoTopic, "fifo", ""},
 	{delayTopic, "delay", ""},
