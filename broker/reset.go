@@ -41,7 +41,8 @@ type ResetQueue struct {
 // may be there and come again, too.
 //
 // What the results say was true when the reset was prepared; consumers may have gone
-// on until it was folded.
+// on until it was folded, and what they acknowledged within the last
+// Limits.ProgressDelay may count as not consumed.
 func (b *Broker) ResetGroup(ctx context.Context, r ResetRequest) ([]ResetQueue, error) {
 	const op = "reset"
 	if err := b.ready(op); err != nil {
