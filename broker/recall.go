@@ -40,7 +40,7 @@ func (b *Broker) delay(t *zone.TopicInfo, r *record.Record) (waits bool, err err
 
 // recallToken is what a recall handle says, before its seal (consumer.Sealer):
 //
-//	version u8 = 1 | group str | incarnation u64 | bucket uvarint | number uvarint | message id str
+//	version u8 = 1 | group str | incarnation u64 | bucket uvarint | number uvarint | due ms u64 | message id str
 //
 // The seal covers the topic as well. Only the owner group can check it; others
 // read from it whom to ask.
@@ -49,6 +49,7 @@ type recallToken struct {
 	incarnation record.Incarnation
 	bucket      uint64
 	number      uint64
+	due         int64 // Unix milliseconds
 	messageID   string
 }
 
@@ -65,6 +66,7 @@ func (t *recallToken) append(dst []byte) []byte {
 	e.u64(uint64(t.incarnation))
 	e.uint(t.bucket)
 	e.uint(t.number)
+	e.u64(uint64(t.due))
 	e.str(t.messageID)
 	return e.b
 }
@@ -79,7 +81,8 @@ func parseRecallToken(text string) (recallToken, error) {
 	}
 	d := decoder{b: data}
 	version := d.byte()
-	t := recallToken{group: zone.Group(d.str()), incarnation: record.Incarnation(d.u64()), bucket: d.uint(), number: d.uint(), messageID: d.str()}
+	t := recallToken{group: zone.Group(d.str()), incarnation: record.Incarnation(d.u64()), bucket: d.uint(), number: d.uint(),
+		due: int64(d.u64()), messageID: d.str()}
 	if !d.ok() || version != recallTokenVersion || t.bucket == 0 {
 		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the handle is malformed"}
 	}
@@ -88,7 +91,7 @@ func parseRecallToken(text string) (recallToken, error) {
 
 // recallHandle makes the handle of a message that was put into a bucket.
 func (b *Broker) recallHandle(m *Message, p *placement) string {
-	t := recallToken{group: b.self, incarnation: b.log.Incarnation(), bucket: p.bucket, number: p.offset, messageID: m.ID}
+	t := recallToken{group: b.self, incarnation: b.log.Incarnation(), bucket: p.bucket, number: p.offset, due: dueMillis(m.DeliverAt), messageID: m.ID}
 	return b.sealer.SealToken(consumer.TokenRecall, t.append(nil), string(m.Topic.Name))
 }
 
@@ -170,7 +173,8 @@ func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err
 	if done != recallLate || !carried {
 		return number, done, nil
 	}
-	// The newest entry that carries it says what became of it.
+	// The newest entry that carries it says what became of it. Only those that are due
+	// when it is are read from the log: an hour may have carried millions.
 	var buf [256]queue.Entry
 	for next := k.index.Next(); next > t.number+1; {
 		from := max(t.number+1, k.index.First(), next-min(next, uint64(len(buf))))
@@ -182,7 +186,7 @@ func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err
 			return 0, 0, err
 		}
 		for i := n - 1; i >= 0; i-- {
-			if buf[i].Label != carriedLabel {
+			if buf[i].Label != carriedLabel || k.due(buf[i]) != t.due {
 				continue
 			}
 			ok, err := b.carries(buf[i], t.number)

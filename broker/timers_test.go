@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -338,5 +339,56 @@ func TestRecallAtAnotherBrokerOfTheZone(t *testing.T) {
 			t.Errorf("too late: %s, want %s", k, KindSettled)
 		}
 		a.wantArrived("orders", "y")
+	})
+}
+
+// readCounter counts the entries that are read from a log.
+type readCounter struct {
+	groupLog
+	reads atomic.Int64
+}
+
+func (c *readCounter) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {
+	c.reads.Add(1)
+	return c.groupLog.ReadAt(pos, sizeHint)
+}
+
+// TestLateRecallReadsNoOtherMessages recalls a message that fell due, in an hour with
+// many that were appended again: what that costs does not grow with them.
+func TestLateRecallReadsNoOtherMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const others = 500
+		s := open(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
+		defer s.Close()
+		var msgs []Message
+		for i := range others {
+			msgs = append(msgs, s.later("orders", fmt.Sprint(i), 50*time.Minute+time.Duration(i)*time.Millisecond))
+		}
+		out := s.publish(msgs...)
+		late := s.publish(s.later("orders", "late", time.Minute))[0].Recall
+		bucket := s.state.timers.list[0]
+		move, _, err := s.straysOf(bucket, 0, s.log.Committed(), others)
+		if err != nil || len(move) != others {
+			t.Fatalf("%d messages to be carried, %v", len(move), err)
+		}
+		if err := s.carryTimers(t.Context(), move); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		counter := &readCounter{groupLog: s.log}
+		s.log = counter
+		if k := s.recall("orders", late); k != KindSettled {
+			t.Fatalf("recall of what fell due: %s", k)
+		}
+		if n := counter.reads.Load(); n > 0 {
+			t.Errorf("the recall read %d entries of the log", n)
+		}
+		if k := s.recall("orders", out[7].Recall); k != 0 {
+			t.Errorf("recall of a carried message: %s", k)
+		}
+		if n := counter.reads.Load(); n > 1 {
+			t.Errorf("the recall of a carried message read %d entries of the log", n)
+		}
 	})
 }
