@@ -13,6 +13,13 @@ import (
 
 const snapshotVersion = 1
 
+// About how many bytes a half message and a decision take in a snapshot, so that its
+// memory is asked for once.
+const (
+	halfBytes    = 32
+	decidedBytes = 9
+)
+
 // ErrSnapshot says that a snapshot is damaged or of a newer version.
 var ErrSnapshot = errors.New("the snapshot of half messages cannot be read")
 
@@ -23,20 +30,21 @@ func (t *Table) Append(dst []byte) []byte {
 		dst = binary.AppendUvarint(dst, n)
 	}
 	dst, index := t.appendTopics(dst)
-	list := make([]*Half, 0, len(t.halves))
-	for _, h := range t.halves {
-		list = append(list, h)
-	}
-	slices.SortFunc(list, func(a, b *Half) int { return a.Key.compare(b.Key) })
-	dst = binary.AppendUvarint(dst, uint64(len(list)))
-	for _, h := range list {
-		for _, n := range []uint64{
-			uint64(h.Key.Position), h.Key.Epoch, uint64(h.Position), uint64(h.Size), index[h.Topic],
+	dst = slices.Grow(dst, halfBytes*len(t.halves)+decidedBytes*len(t.recent))
+	dst = binary.AppendUvarint(dst, uint64(len(t.halves)))
+	var topic zone.Topic // whose index is at hand: most have that of the one before
+	var at uint64
+	t.inOrder(func(h *Half) {
+		if h.Topic != topic {
+			topic, at = h.Topic, index[h.Topic]
+		}
+		for _, n := range [...]uint64{
+			uint64(h.Key.Position), h.Key.Epoch, uint64(h.Position), uint64(h.Size), at,
 			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks),
 		} {
 			dst = binary.AppendUvarint(dst, n)
 		}
-	}
+	})
 	dst = binary.AppendUvarint(dst, uint64(len(t.recent)))
 	for i := range t.recent {
 		k := t.recent[(t.next+i)%len(t.recent)]

@@ -76,6 +76,8 @@ type Totals struct {
 // Table holds the half messages of a store.
 type Table struct {
 	halves  map[Key]*Half
+	order   []*Half            // those of halves ascending by Key, with decided ones among them
+	gone    int                // decided ones in order
 	topics  map[zone.Topic]int // pending, of those that have any
 	decided map[Key]Outcome
 	recent  []Key // of decided, a ring once it is full; next is the oldest then
@@ -97,9 +99,40 @@ func (t *Table) Add(h Half) {
 	}
 	h.Asked, h.place, h.decided = h.Checks, 0, false
 	t.halves[h.Key] = &h
+	t.insert(&h)
 	t.topics[h.Topic]++
 	t.changed = append(t.changed, &h)
 }
+
+// insert puts a half message into order: at its end, since logs grow there.
+func (t *Table) insert(h *Half) {
+	at := len(t.order)
+	if at > 0 && t.order[at-1].Key.compare(h.Key) > 0 {
+		at, _ = slices.BinarySearchFunc(t.order, h.Key, func(o *Half, k Key) int { return o.Key.compare(k) })
+	}
+	t.order = slices.Insert(t.order, at, h)
+}
+
+// inOrder calls fn for the pending half messages, ascending by Key. It sorts
+// nothing: snapshots and trims look at all of them while the fold stands still.
+func (t *Table) inOrder(fn func(*Half)) {
+	for _, h := range t.order {
+		if !h.decided {
+			fn(h)
+		}
+	}
+}
+
+// forget lets decided half messages out of order once they are the most of it.
+func (t *Table) forget() {
+	if t.gone++; t.gone >= minGone && t.gone > len(t.order)/2 {
+		t.order = slices.DeleteFunc(t.order, func(h *Half) bool { return h.decided })
+		t.gone = 0
+	}
+}
+
+// minGone is how many decided ones stay in order without a look.
+const minGone = 1024
 
 // Get returns the pending half message, or nil.
 func (t *Table) Get(k Key) *Half { return t.halves[k] }
@@ -122,6 +155,7 @@ func (t *Table) Decide(k Key, o Outcome) bool {
 		delete(t.topics, h.Topic)
 	}
 	h.decided = true
+	t.forget()
 	t.changed = append(t.changed, h)
 	switch o {
 	case Committed:
@@ -187,10 +221,11 @@ func (t *Table) HasChanged() bool { return len(t.changed) > 0 }
 // looks at all of them.
 func (t *Table) Pending() []*Half {
 	list := make([]*Half, 0, len(t.halves))
-	for _, h := range t.halves {
-		list = append(list, h)
+	t.inOrder(func(h *Half) { list = append(list, h) })
+	byPlace := func(a, b *Half) int { return cmp.Compare(a.Position, b.Position) }
+	if !slices.IsSortedFunc(list, byPlace) { // some were moved
+		slices.SortFunc(list, byPlace)
 	}
-	slices.SortFunc(list, func(a, b *Half) int { return cmp.Compare(a.Position, b.Position) })
 	return list
 }
 

@@ -187,3 +187,38 @@ func TestSnapshotGolden(t *testing.T) {
 }
 
 const goldenSnapshot = "0101010101020370617906726566756e64028001018001640180e807f02e03c001018020de010080dc0bf02e000340010180020102c0020103"
+
+// TestOrderForgetsWhatIsDecided adds and decides many, a few of them out of order: what
+// is pending stays in order, and what is decided takes no memory for long.
+func TestOrderForgetsWhatIsDecided(t *testing.T) {
+	table := NewTable()
+	add := func(n int) {
+		table.Add(Half{Key: Key{Epoch: 1, Position: record.Position(n)}, Position: record.Position(n), Topic: "t"})
+	}
+	const all, kept = 20_000, 100
+	for n := range all {
+		if n%1000 != 7 {
+			add(n)
+		}
+	}
+	for n := 7; n < all; n += 1000 {
+		add(n)
+	}
+	for n := range all {
+		if n%(all/kept) != 7 && !table.Decide(Key{Epoch: 1, Position: record.Position(n)}, RolledBack) {
+			t.Fatalf("%d was not pending", n)
+		}
+	}
+	if n := len(table.order); n > 2*kept+minGone {
+		t.Errorf("%d are in order, %d are pending", n, table.Len())
+	}
+	table.Moved(Key{Epoch: 1, Position: 7}, all, 1)
+	list := table.Pending()
+	if len(list) != kept || list[kept-1].Key.Position != 7 {
+		t.Fatalf("%d are pending, want %d with the one that was moved last", len(list), kept)
+	}
+	again, err := Parse(table.Append(nil))
+	if err != nil || !bytes.Equal(again.Append(nil), table.Append(nil)) || again.Len() != kept {
+		t.Errorf("the snapshot is not that of the table: %v", err)
+	}
+}
