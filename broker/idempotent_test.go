@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/bounds"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -304,7 +306,8 @@ func TestFullWindowRefusesNewSends(t *testing.T) {
 		if r := s.send(s.message("transfer", "one more", "userId", "1065")); KindOf(r.Err) != KindBusy {
 			t.Errorf("above the broker's limit: %+v", r)
 		}
-		if u := s.Usage()[2]; u.Name != "broker.ids" || u.Depth != 30 || u.Limit != 30 || u.Full == 0 {
+		usage := s.Usage()
+		if u := usage[slices.IndexFunc(usage, func(u bounds.Usage) bool { return u.Name == "broker.ids" })]; u.Depth != 30 || u.Limit != 30 || u.Full == 0 {
 			t.Errorf("usage %+v", u)
 		}
 		time.Sleep(window)
