@@ -92,6 +92,9 @@ func (b *Broker) receiptLoop() {
 // giveReceipts gives what receipts are due. later says that some could not be given
 // now.
 func (b *Broker) giveReceipts(ctx context.Context) (later bool) {
+	if b.log.Writable() != nil {
+		return true // the log says so itself; what is due is read when it can be stored
+	}
 	b.mu.RLock()
 	var list []*topic
 	for _, t := range b.state.topics {

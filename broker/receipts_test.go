@@ -364,3 +364,34 @@ func TestReceiptRemembersWhoGaveUp(t *testing.T) {
 		onceTold(t, all, ReceiptDeadLettered, ids...)
 	})
 }
+
+// TestReceiptsWaitForRoom settles messages on a full disk: nothing is read for receipts
+// that cannot be stored, and they come once there is room.
+func TestReceiptsWaitForRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := disk.NewMem()
+		s := open(t, mem, "rz02-a-1", withReceipts(t, 1, false), Limits{SegmentBytes: 64 << 10})
+		defer s.Close()
+		s.publishN("orders", "m", 50)
+		list := s.receive(billing, "orders", 50, time.Hour)
+		mem.SetLimit(mem.Used())
+		m := s.message("orders", "big")
+		m.Body = make([]byte, 50<<10)
+		out := make([]PublishResult, 1)
+		for n := 0; n < 20 && s.Publish(t.Context(), []Message{m}, out) == nil; n++ { // what was allocated ahead is used up first
+			m.ID += "x"
+		}
+		synctest.Wait()
+		counter := &readCounter{groupLog: s.log}
+		s.log = counter
+		s.ack(billing, list...)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := s.Status(); st.Counts.Receipts != 0 || counter.reads.Load() > 0 {
+			t.Errorf("on a full disk: %d receipts, %d entries of the log were read", st.Counts.Receipts, counter.reads.Load())
+		}
+		mem.SetLimit(0)
+		time.Sleep(10 * time.Second)
+		s.wantReceipts(50)
+	})
+}
