@@ -15,8 +15,8 @@
 // # Memory
 //
 // The bytes of requests, over all connections, are bounded (memory.go). Without
-// room a send is answered with TOO_MANY_REQUESTS; one that has been arriving for
-// too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
+// room a send is answered with TOO_MANY_REQUESTS; a request of any kind that has been
+// arriving for too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
 //
 // # Traces
 //

@@ -29,18 +29,20 @@ import (
 //   - A send that begins when three quarters are used, or that does not fit once
 //     it is whole, is answered with TOO_MANY_REQUESTS. Acknowledgements and
 //     receives go on: they make room.
-//   - Each send that is refused so ends the one that has been arriving for
-//     longest, if that is more than patience, with DEADLINE_EXCEEDED; and when
-//     what arrives passes the limit, each frame ends one. A client that falls
-//     silent in the middle of a request cannot keep the others out.
+//   - Each send that is refused so ends the request, of whatever kind, that has been
+//     arriving for longest, if that is more than patience, with DEADLINE_EXCEEDED; so
+//     does each request that would be one more than maxReceiving; and when what
+//     arrives passes the limit, each frame ends one. A client that falls silent in
+//     the middle of a request cannot keep the others out.
 //
 // So the limit is passed by at most a frame of 16 KiB for each of maxReceiving
-// sends. Clients send again after both.
+// requests. Clients try again after both. Of a Telemetry stream this holds up to its
+// first request: afterwards it may be silent for as long as it likes.
 type memory struct {
 	limit int64         // bytes
 	soft  int64         // bytes; no send begins above
 	used  atomic.Int64  // bytes
-	full  atomic.Uint64 // sends refused or cut off
+	full  atomic.Uint64 // requests refused or cut off
 
 	classes [frameClasses]sync.Pool // of *[]byte, by size
 
@@ -56,11 +58,11 @@ const (
 	frameClasses = 5
 )
 
-// maxReceiving is how many sends may be arriving at one time: as many as
+// maxReceiving is how many requests may be arriving at one time: as many as
 // connections by default, each with one that waits for its processor.
 const maxReceiving = 1 << 14
 
-// patience is how long a send may take to arrive while others are refused.
+// patience is how long a request may take to arrive while others are refused.
 const patience = time.Second
 
 func newMemory(limit int64) *memory {
@@ -127,13 +129,14 @@ func (m *memory) charge(n int64) bool {
 
 func (m *memory) release(n int64) { m.used.Add(-n) }
 
-// receiving is the context of a send that is arriving.
+// receiving is the context of a call whose request is arriving.
 type receiving struct {
 	context.Context
 	cancel context.CancelFunc
 	since  time.Time
 	late   atomic.Bool   // it was cut off
 	place  *list.Element // guarded by memory.mu; nil: it is whole, or cut off
+	unread func() bool   // guarded by memory.mu; stops waiting for the end of a call that is never read; nil: it was stopped
 }
 
 type receivingKey struct{}
@@ -155,26 +158,28 @@ func (r *receiving) Value(key any) any {
 	return r.Context.Value(key)
 }
 
-// begin is called before a call is read. A send gets a context that memory can
-// end; serveSend, which gRPC calls next, takes it out of the line again.
-func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, error) {
-	if info.FullMethodName != pb.MessagingService_SendMessage_FullMethodName {
-		return ctx, nil
-	}
+// begin is called before a call is read. It gets a context that memory can end, and
+// a place in the line that whole takes back.
+func (m *memory) begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
 	r := &receiving{since: time.Now()}
 	r.Context, r.cancel = context.WithCancel(ctx)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.line.Len() >= maxReceiving {
+	full := m.line.Len() >= maxReceiving
+	m.mu.Unlock()
+	if full && !m.cutOldest(patience) {
 		r.cancel()
 		m.full.Add(1)
-		return nil, status.Errorf(codes.Unavailable, "%d sends are arriving, which is the limit: try again", maxReceiving)
+		return nil, status.Errorf(codes.Unavailable, "%d requests are arriving, which is the limit: try again", maxReceiving)
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	r.place = m.line.PushBack(r)
+	// A unary call that ends before it was read is never handed over.
+	r.unread = context.AfterFunc(ctx, func() { m.whole(r) })
 	return r, nil
 }
 
-// whole takes a send that has arrived, or failed to, out of the line.
+// whole takes a request that has arrived, or failed to, out of the line.
 func (m *memory) whole(r *receiving) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,16 +187,20 @@ func (m *memory) whole(r *receiving) {
 		m.line.Remove(r.place)
 		r.place = nil
 	}
+	if r.unread != nil {
+		r.unread()
+		r.unread = nil
+	}
 }
 
-// cutOldest ends the send that has been arriving for longest, if that is at least
-// the age.
-func (m *memory) cutOldest(age time.Duration) {
+// cutOldest ends the request that has been arriving for longest, if that is at least
+// the age, and reports whether it did.
+func (m *memory) cutOldest(age time.Duration) bool {
 	m.mu.Lock()
 	e := m.line.Front()
 	if e == nil || time.Since(e.Value.(*receiving).since) < age {
 		m.mu.Unlock()
-		return
+		return false
 	}
 	r := m.line.Remove(e).(*receiving)
 	r.place = nil
@@ -199,6 +208,44 @@ func (m *memory) cutOldest(age time.Duration) {
 	m.full.Add(1)
 	r.late.Store(true)
 	r.cancel()
+	return true
+}
+
+// arrived is the interceptor that takes a unary call out of the line: gRPC hands it
+// over once it was read.
+func (m *memory) arrived(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if r, ok := ctx.Value(receivingKey{}).(*receiving); ok {
+		m.whole(r)
+		defer r.cancel()
+	}
+	return handler(ctx, req)
+}
+
+// arriving is the interceptor that takes a stream out of the line once its first
+// request was read.
+func (m *memory) arriving(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	r, ok := ss.Context().Value(receivingKey{}).(*receiving)
+	if !ok {
+		return handler(srv, ss)
+	}
+	defer r.cancel()
+	return handler(srv, &firstRead{ServerStream: ss, read: func() { m.whole(r) }})
+}
+
+// firstRead tells of the first request that was read, or failed to be.
+type firstRead struct {
+	grpc.ServerStream
+	read func() // nil: it was told; used by the stream's reader only
+}
+
+// RecvMsg implements grpc.ServerStream.
+func (s *firstRead) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	if s.read != nil {
+		s.read()
+		s.read = nil
+	}
+	return err
 }
 
 // overhead is what a message takes besides its body and properties, about; bytes.

@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"path"
 	"runtime"
 	"strconv"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -94,19 +98,30 @@ func comeAgain(resp *pb.SendMessageResponse, err error) bool {
 // emptied waits until nothing is held.
 func emptied(t *testing.T, b *bench) {
 	t.Helper()
+	arriving := func() int {
+		b.memory.mu.Lock()
+		defer b.memory.mu.Unlock()
+		return b.memory.line.Len()
+	}
 	for range 1000 {
-		if b.memory.used.Load() == 0 {
+		if b.memory.used.Load() == 0 && arriving() == 0 {
 			return
 		}
 		runtime.GC() // finds what gRPC does not give back
 		runtime.Gosched()
 	}
-	t.Errorf("%d bytes are held, want none", b.memory.used.Load())
+	t.Errorf("%d bytes are held and %d requests are arriving, want none", b.memory.used.Load(), arriving())
 }
 
 // half begins sends on one connection of which it never sends the end, with size
 // bytes each, and returns the connection.
 func half(t *testing.T, addr string, sends, size int) net.Conn {
+	t.Helper()
+	return halfOf(t, addr, pb.MessagingService_SendMessage_FullMethodName, sends, size)
+}
+
+// halfOf is half for calls of any method.
+func halfOf(t *testing.T, addr, method string, sends, size int) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -132,7 +147,7 @@ func half(t *testing.T, addr string, sends, size int) net.Conn {
 	enc := hpack.NewEncoder(&head)
 	for i := range sends {
 		head.Reset()
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", pb.MessagingService_SendMessage_FullMethodName}, {":authority", addr},
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method}, {":authority", addr},
 			{"content-type", "application/grpc"}, {"te", "trailers"}, {"x-mq-client-id", "slow-" + strconv.Itoa(i)}} {
 			if err := enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}); err != nil {
 				t.Fatal(err)
@@ -155,18 +170,29 @@ func half(t *testing.T, addr string, sends, size int) net.Conn {
 	return conn
 }
 
-// TestHalfSentRequestsCannotFillTheMemory: clients that begin large requests and
-// fall silent hold no more than the limit; the oldest are cut off, and who sends
-// whole requests still gets through.
+// TestHalfSentRequestsCannotFillTheMemory: clients that begin large requests, of any
+// kind, and fall silent hold no more than the limit; the oldest are cut off, and who
+// sends whole requests still gets through.
 func TestHalfSentRequestsCannotFillTheMemory(t *testing.T) {
+	for _, method := range []string{
+		pb.MessagingService_SendMessage_FullMethodName, pb.MessagingService_AckMessage_FullMethodName,
+		pb.MessagingService_ReceiveMessage_FullMethodName, pb.MessagingService_Telemetry_FullMethodName,
+	} {
+		t.Run(path.Base(method), func(t *testing.T) { halfSent(t, method) })
+	}
+}
+
+func halfSent(t *testing.T, method string) {
 	b := start(t, func(o *Options) { o.MaxRequests = 1 })
 	const each = 60 << 10 // within a stream's first window
 	sends := 2 * int(b.memory.limit) / each
-	slow := half(t, b.addr, sends, each)
+	slow := halfOf(t, b.addr, method, sends, each)
 	c := b.dial(t, nil)
-	most := int64(0)
+	limit := b.memory.limit + int64(sends)*16<<10
 	for i := 0; ; i++ {
-		most = max(most, b.memory.used.Load())
+		if held := b.memory.used.Load(); held > limit {
+			t.Fatalf("%d bytes are held, want at most %d", held, limit)
+		}
 		resp, err := c.SendMessage(as(t, "producer"), &pb.SendMessageRequest{Messages: []*pb.Message{msg("t", fmt.Sprint("m", i), nil)}})
 		stored := err == nil && resp.GetStatus().GetCode() == pb.Code_OK
 		if !stored && !comeAgain(resp, err) {
@@ -176,9 +202,40 @@ func TestHalfSentRequestsCannotFillTheMemory(t *testing.T) {
 			break
 		}
 	}
-	if limit := b.memory.limit + int64(sends)*16<<10; most > limit {
-		t.Errorf("%d bytes were held, want at most %d", most, limit)
-	}
 	slow.Close()
 	emptied(t, b)
+}
+
+// TestSilentRequestsMakeRoom: as many requests as may arrive have begun and are
+// silent; after a while each new one ends the oldest, and what ends unread leaves.
+func TestSilentRequestsMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(leastRequests)
+		stream, cancel := context.WithCancel(t.Context())
+		var first context.Context
+		for range maxReceiving {
+			ctx, err := m.begin(stream, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = ctx
+			}
+		}
+		if _, err := m.begin(stream, nil); status.Code(err) != codes.Unavailable {
+			t.Fatalf("%v, want UNAVAILABLE while all have just begun", err)
+		}
+		time.Sleep(patience)
+		if _, err := m.begin(stream, nil); err != nil {
+			t.Fatalf("%v, want a place", err)
+		}
+		if err := first.Err(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the oldest has %v, want its end", err)
+		}
+		cancel()
+		synctest.Wait()
+		if n := m.line.Len(); n != 0 {
+			t.Errorf("%d that have ended are in the line", n)
+		}
+	})
 }

@@ -90,9 +90,11 @@ func New(o Options) (*Server, error) {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.WaitForHandlers(true),
 	}
+	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived}, []grpc.StreamServerInterceptor{s.memory.arriving}
 	if s.guard != nil {
-		options = append(options, grpc.UnaryInterceptor(s.guard.unary), grpc.StreamInterceptor(s.stream))
+		unary, streams = append(unary, s.guard.unary), append(streams, s.stream)
 	}
+	options = append(options, grpc.ChainUnaryInterceptor(unary...), grpc.ChainStreamInterceptor(streams...))
 	s.grpc = grpc.NewServer(options...)
 	s.grpc.RegisterService(withSend(pb.MessagingService_ServiceDesc, s), s)
 	return s, nil
