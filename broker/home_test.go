@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -113,8 +114,8 @@ func TestSendIsRefusedWithoutItsHome(t *testing.T) {
 			continue
 		case KindOf(r.Err) != KindUnavailable:
 			t.Fatalf("message %s: %+v", id, r)
-		default:
-			e = r.Err.(*Error)
+		case !errors.As(r.Err, &e):
+			t.Fatalf("message %s: %v", id, r.Err)
 		}
 		if !e.Retryable() || h.stored("orders", id) != 0 {
 			t.Errorf("message %s: retryable %v, stored %d times", id, e.Retryable(), h.stored("orders", id))

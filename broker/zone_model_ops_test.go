@@ -62,7 +62,7 @@ func (m *zoneModel) publish(s *station, x *sent) {
 	}
 	r := s.send(msg)
 	known := m.all[x.id] != nil
-	if KindOf(r.Err) == KindUnavailable && !(m.up[0] && m.up[1]) {
+	if KindOf(r.Err) == KindUnavailable && (!m.up[0] || !m.up[1]) {
 		m.counts["unavailable"]++
 		if !known {
 			m.refused = append(m.refused, x)
@@ -115,7 +115,7 @@ func (m *zoneModel) decide() {
 	late := !x.never && x.ofGroup["one"].hands != nil
 	id, err := s.Recall(m.t.Context(), x.topic, x.handle)
 	switch {
-	case KindOf(err) == KindUnavailable && !(m.up[0] && m.up[1]):
+	case KindOf(err) == KindUnavailable && (!m.up[0] || !m.up[1]):
 	case late && err == nil:
 		m.fail("message %s was recalled although it was delivered, due at %v", x.id, x.visible)
 	case early && (err != nil || id != x.id):
@@ -132,7 +132,7 @@ func (m *zoneModel) decide() {
 func (m *zoneModel) end(s *station, x *sent, r Resolution) {
 	m.t.Helper()
 	err := s.EndTransaction(m.t.Context(), x.topic, x.handle, r)
-	if KindOf(err) == KindUnavailable && !(m.up[0] && m.up[1]) {
+	if KindOf(err) == KindUnavailable && (!m.up[0] || !m.up[1]) {
 		return
 	}
 	other := x.decided != ResolutionUnknown && r != ResolutionUnknown && r != x.decided

@@ -22,7 +22,7 @@ import (
 // resetRun is one run of `group reset`.
 type resetRun struct {
 	e            *env
-	group, topic string
+	topic        string
 	zone, to     string
 	queue        int
 	preview, yes bool
