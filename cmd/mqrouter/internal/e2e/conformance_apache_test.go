@@ -132,7 +132,7 @@ func whole(pattern, text string) bool {
 
 // TestDifferencesFromApacheAreWritten holds the design note to the declared list.
 func TestDifferencesFromApacheAreWritten(t *testing.T) {
-	note := readFile(t, filepath.Join(repoRoot(t), "deploy", "notes", "0011-where-apache-differs.md"))
+	note := readFile(t, filepath.Join(repoRoot(t), "deploy", "notes", "0014-where-apache-differs.md"))
 	for _, d := range differences {
 		if !strings.Contains(note, d.reason) {
 			t.Errorf("the note does not say: %s", d.reason)
