@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -11,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // guarded is a stream whose requests are judged as they are read, and which ends
@@ -23,7 +25,7 @@ type guarded struct {
 	caller caller
 
 	mu      sync.Mutex
-	needs   []need     // guarded by mu: of the last request
+	needs   []need     // guarded by mu: of the last request that has any
 	refused *pb.Status // guarded by mu: why it ends; nil while it may go on
 }
 
@@ -38,9 +40,12 @@ func (s *guarded) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	s.needs = needsOf(s.ctx, m)
-	s.mu.Unlock()
+	// A command without Settings is an answer: what the stream is for stays.
+	if c, ok := m.(*pb.TelemetryCommand); !ok || c.GetSettings() != nil {
+		s.mu.Lock()
+		s.needs = needsOf(s.ctx, m)
+		s.mu.Unlock()
+	}
 	if s.judge() != nil {
 		return errDenied
 	}
@@ -48,11 +53,26 @@ func (s *guarded) RecvMsg(m any) error {
 }
 
 // SendMsg implements grpc.ServerStream: nothing more is handed to who may not have it.
+// A question about a half message goes to whoever may publish to its topic, which the
+// stream's Settings need not name.
 func (s *guarded) SendMsg(m any) error {
+	if c, ok := m.(*pb.TelemetryCommand); ok && c.GetRecoverOrphanedTransactionCommand() != nil {
+		s.require(need{right: rightPublish, topic: zone.Topic(fullName(s.ctx, c.GetRecoverOrphanedTransactionCommand().GetMessage().GetTopic()))})
+		s.judge()
+	}
 	if s.why() != nil {
 		return errDenied
 	}
 	return s.ServerStream.SendMsg(m)
+}
+
+// require adds to what the stream needs.
+func (s *guarded) require(n need) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !slices.Contains(s.needs, n) {
+		s.needs = append(slices.Clip(s.needs), n) // judge may be reading the old ones
+	}
 }
 
 // judge looks at the stream by what is in force now, and ends it if that refuses it.
