@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -91,7 +92,39 @@ func (q *topicQueue) get(offset uint64) (queue.Entry, error) {
 	if e, ok := q.carried.get(offset); ok {
 		return e, nil
 	}
-	return q.index.Get(offset)
+	e, err := q.index.Get(offset)
+	if err != nil {
+		if c, ok := q.carried.get(offset); ok { // carried and trimmed between the two looks
+			return c, nil
+		}
+	}
+	return e, err
+}
+
+// readEntry reads what is at an offset and was at e when the caller looked. A
+// letter may be carried, and the log behind it trimmed, between that look and the
+// read: it is read where it is now.
+func (b *Broker) readEntry(q *topicQueue, offset uint64, e queue.Entry) (commitlog.Entry, error) {
+	for {
+		entry, err := b.log.ReadAt(e.Position, int(e.Size))
+		if !errors.Is(err, commitlog.ErrTrimmed) {
+			return entry, err
+		}
+		now, ok := q.carried.get(offset)
+		if !ok || now.Position <= e.Position {
+			return entry, err
+		}
+		e = now
+	}
+}
+
+// readMessage reads the record of what readEntry finds.
+func (b *Broker) readMessage(q *topicQueue, offset uint64, e queue.Entry) (record.View, error) {
+	entry, err := b.readEntry(q, offset, e)
+	if err != nil {
+		return record.View{}, err
+	}
+	return recordOf(&entry)
 }
 
 // carriedBody is the body of a TypeCarried record.

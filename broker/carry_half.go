@@ -2,7 +2,10 @@ package broker
 
 import (
 	"context"
+	"errors"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
@@ -45,4 +48,32 @@ func (b *Broker) carryHalves(ctx context.Context, floor record.Position) record.
 	}
 	b.logger.Info("old half messages are appended again, so that the log behind them can go", "messages", len(move), "bytes", bytes, "free", int64(floor-begin))
 	return floor
+}
+
+// readHalf reads the record of a half message.
+func (b *Broker) readHalf(h *transaction.Half) (record.View, error) {
+	return b.readHalfAt(h, b.whereHalf(h))
+}
+
+func (b *Broker) whereHalf(h *transaction.Half) queue.Entry {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return halfEntry(h)
+}
+
+// readHalfAt reads a half message that was at e when the caller looked. It may be
+// carried, and the log behind it trimmed, between that look and the read: it is
+// read where it is now.
+func (b *Broker) readHalfAt(h *transaction.Half, e queue.Entry) (record.View, error) {
+	for {
+		v, err := b.readRecord(e)
+		if !errors.Is(err, commitlog.ErrTrimmed) {
+			return v, err
+		}
+		now := b.whereHalf(h)
+		if now.Position <= e.Position {
+			return v, err
+		}
+		e = now
+	}
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -83,6 +84,61 @@ func TestOldDeadLetterDoesNotHoldTheLog(t *testing.T) {
 		days(5)
 		if list := look(); len(list) != 0 {
 			t.Fatalf("after %v: %+v", limits.DeadLetterRetention, list)
+		}
+	})
+}
+
+// TestCarriedIsReadThroughATrim: a read that looked up where something is, and comes
+// to the log when that is carried and trimmed, finds it where it is now.
+func TestCarriedIsReadThroughATrim(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		limits := testLimits()
+		limits.SegmentBytes, limits.SnapshotBytes = 64<<10, 32<<10
+		limits.TrimEvery = 1000 * time.Hour // only when the test asks
+		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, lateTerms), limits)
+		defer func() { _ = s.Close() }()
+		s.publish(s.message("orders", "letter"))
+		for _, d := range s.receive(billing, "orders", 10, time.Minute) {
+			if err := s.DeadLetter(t.Context(), billing, "orders", d.Handle); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.half("pay", "half")
+		q, h := s.state.topics[DeadLetterTopic(billing)].queues[0], s.state.halves.Pending()[0]
+		letterAt, err := q.get(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		halfAt := s.whereHalf(h)
+		for round := range 2 { // carried once, and once more
+			for i := range 40 {
+				m := s.message("orders", fmt.Sprint(round, "-", i))
+				m.Body = make([]byte, 20<<10)
+				s.publish(m)
+				s.drain(billing, "orders")
+			}
+			time.Sleep(80 * time.Hour) // beyond every retention but that of letters
+			s.publish(s.message("orders", fmt.Sprint("end", round)))
+			s.drain(billing, "orders")
+			if err := s.snapshot(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			before := s.log.Begin()
+			if err := s.trim(wallNow()); err != nil || s.log.Begin() == before {
+				t.Fatalf("round %d: the log begins at %d, trim: %v", round, s.log.Begin(), err)
+			}
+			if v, err := s.readMessage(q, 0, letterAt); err != nil || !bytes.Equal(v.MessageID(), []byte("letter")) {
+				t.Errorf("round %d: letter: %v", round, err)
+			}
+			if v, err := s.readHalfAt(h, halfAt); err != nil || !bytes.Equal(v.MessageID(), []byte("half")) {
+				t.Errorf("round %d: half message: %v", round, err)
+			}
+			for _, id := range []string{"letter", "half"} {
+				found, err := s.findFrom(t.Context(), letterAt.Position, id)
+				if err != nil || len(found) != 1 || (id == "letter") != found[0].Queued {
+					t.Errorf("round %d: found of %s: %+v, %v", round, id, found, err)
+				}
+			}
 		}
 	})
 }

@@ -273,7 +273,7 @@ func (b *Broker) letter(l *letters, offset uint64) (DeadLetter, bool, error) {
 	e, err := l.queue.get(offset)
 	var v record.View
 	if err == nil {
-		v, err = b.readRecord(e)
+		v, err = b.readMessage(l.queue, offset, e)
 	}
 	var outside *queue.RangeError
 	if errors.Is(err, commitlog.ErrTrimmed) || (errors.As(err, &outside) && offset < outside.First) {

@@ -261,7 +261,9 @@ func (d *dueLoop) send(refs []timer.Ref) (left []timer.Ref, stored int, err erro
 		}
 		e, obstacle := b.dueCopy(v, &r, index)
 		if obstacle != nil {
-			d.blocked.put(r, *obstacle)
+			if d.waiting(r) != nil { // else it was carried meanwhile, or recalled
+				d.blocked.put(r, *obstacle)
+			}
 			continue
 		}
 		o.batch.Entries, batch = append(o.batch.Entries, e), append(batch, r)

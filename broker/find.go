@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -81,30 +82,47 @@ func (b *Broker) FindMessage(ctx context.Context, id string) ([]Found, error) {
 	if id == "" {
 		return nil, &Error{Op: "find", Kind: KindInvalid, Text: "no message id"}
 	}
-	var found []Found
-	want := []byte(id)
 	from, err := b.scanFrom(ctx, id)
 	if err != nil {
 		return nil, &Error{Op: "find", Kind: kindOfLog(err), Err: err}
 	}
-	err = b.log.Scan(ctx, from, b.log.Committed(), func(e commitlog.Entry) error {
-		if len(found) == maxFound || len(e.Record) == 0 || !bytes.Contains(e.Record, want) {
+	return b.findFrom(ctx, from, id)
+}
+
+// findFrom finds from a position on. What is trimmed under the scan is passed over:
+// of it, what is still needed was appended again before, where the scan has yet to
+// come.
+func (b *Broker) findFrom(ctx context.Context, from record.Position, id string) ([]Found, error) {
+	var found []Found
+	for {
+		err := b.findIn(ctx, from, b.log.Committed(), []byte(id), &found)
+		begin := b.log.Begin()
+		switch {
+		case err == nil:
+			return found, nil
+		case !errors.Is(err, commitlog.ErrTrimmed) || begin <= from:
+			return found, &Error{Op: "find", Kind: kindOfLog(err), Err: err}
+		}
+		from = begin
+	}
+}
+
+// findIn adds what is between two positions.
+func (b *Broker) findIn(ctx context.Context, from, to record.Position, want []byte, found *[]Found) error {
+	return b.log.Scan(ctx, from, to, func(e commitlog.Entry) error {
+		if len(*found) == maxFound || len(e.Record) == 0 || !bytes.Contains(e.Record, want) {
 			return nil
 		}
 		v, err := record.Parse(e.Record)
 		if err == nil && v.Type() == record.TypeCarried {
-			return b.findCarried(&found, &e, v.Body(), want)
+			return b.findCarried(found, &e, v.Body(), want)
 		}
 		if err != nil || !bytes.Equal(v.MessageID(), want) {
 			return err
 		}
-		found = append(found, b.describe(&e, v))
+		*found = append(*found, b.describe(&e, v))
 		return nil
 	})
-	if err != nil {
-		return found, &Error{Op: "find", Kind: kindOfLog(err), Err: err}
-	}
-	return found, nil
 }
 
 // clockSlack is how far the clock that made an id may be ahead of this one.
@@ -261,8 +279,8 @@ func (b *Broker) describeGroups(f *Found, t *topic) {
 	}
 }
 
-// findCarried adds a dead letter or half message that was appended again, unless its first copy
-// is still there.
+// findCarried adds a dead letter or half message that was appended again, unless
+// its first copy is still there.
 func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []byte) error {
 	c, err := parseCarried(body)
 	if err != nil {
@@ -275,12 +293,13 @@ func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []by
 	if c.bucket != 0 {
 		return b.findCarriedTimer(found, e, &c, v)
 	}
-	if slices.ContainsFunc(*found, func(f Found) bool {
+	first := slices.IndexFunc(*found, func(f Found) bool {
 		if c.topic == "" {
 			return f.Half != nil && f.Original == v.Identity()
 		}
-		return f.Queued && f.Topic == c.topic && f.Offset == c.offset
-	}) {
+		return f.Type == record.TypeDeadLetter && f.Topic == c.topic && f.Original == v.Identity()
+	})
+	if first >= 0 && (c.topic == "" || (*found)[first].Queued) {
 		return nil
 	}
 	inner := *e
@@ -292,6 +311,10 @@ func (b *Broker) findCarried(found *[]Found, e *commitlog.Entry, body, want []by
 		f.Queued, f.Offset = true, c.offset
 		b.describeGroups(&f, t)
 	}
-	*found = append(*found, f)
+	if first >= 0 { // trimmed from its queue while it was read
+		(*found)[first] = f
+	} else {
+		*found = append(*found, f)
+	}
 	return nil
 }

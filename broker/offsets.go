@@ -244,7 +244,7 @@ func (b *Broker) storedAt(q *topicQueue, offset uint64) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	entry, err := b.log.ReadAt(e.Position, int(e.Size))
+	entry, err := b.readEntry(q, offset, e)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -253,12 +253,9 @@ func (b *Broker) storedAt(q *topicQueue, offset uint64) (time.Time, error) {
 		_, err := record.ParseEnvelope(entry.Envelope, &env)
 		return env.Landed, err
 	}
-	v, err := record.Parse(entry.Record)
+	v, err := recordOf(&entry)
 	if err != nil {
 		return time.Time{}, err
 	}
-	if v, err = unwrap(v); err != nil { // a carried letter keeps its time
-		return time.Time{}, err
-	}
-	return v.Stored(), nil
+	return v.Stored(), nil // a carried letter keeps its time
 }

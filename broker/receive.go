@@ -164,7 +164,7 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if t.r.Filter.SQL != nil && t.ctx.Err() != nil {
 		return consumer.Stop // each costs a read of the log and an evaluation
 	}
-	v, err := t.b.readRecord(e)
+	v, err := t.b.readMessage(t.queues[q], offset, e)
 	if err != nil {
 		return t.unreadable(q, offset, err)
 	}
@@ -218,7 +218,12 @@ func (b *Broker) readRecord(e queue.Entry) (record.View, error) {
 	if err != nil {
 		return record.View{}, err
 	}
-	v, err := record.Parse(entry.Record)
+	return recordOf(&entry)
+}
+
+// recordOf parses the record of an entry; of one that carries another, that one.
+func recordOf(e *commitlog.Entry) (record.View, error) {
+	v, err := record.Parse(e.Record)
 	if err != nil {
 		return v, err
 	}

@@ -198,7 +198,7 @@ func (b *Broker) deadCopy(h *hands, d consumer.Dead) (commitlog.Entry, error) {
 	if err != nil {
 		return commitlog.Entry{}, err
 	}
-	v, err := b.readRecord(ie)
+	v, err := b.readMessage(q, d.Offset, ie)
 	if err != nil {
 		return commitlog.Entry{}, err
 	}

@@ -282,14 +282,6 @@ func (b *Broker) prepareRollback(h *transaction.Half, o *op) error {
 	return nil
 }
 
-// readHalf reads the record of a half message, which may be moved meanwhile.
-func (b *Broker) readHalf(h *transaction.Half) (record.View, error) {
-	b.mu.RLock()
-	e := halfEntry(h)
-	b.mu.RUnlock()
-	return b.readRecord(e)
-}
-
 // passDecision has the broker group that the id names decide. Its body is the
 // topic's name, the transaction id and the resolution.
 func (b *Broker) passDecision(ctx context.Context, owner zone.Group, topic zone.Topic, id string, r Resolution) error {
