@@ -17,6 +17,9 @@
 // The bytes of requests, over all connections, are bounded (memory.go). Without
 // room a send is answered with TOO_MANY_REQUESTS; a request of any kind that has been
 // arriving for too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
+// So does a pull, or a Telemetry stream with a question about a half message, that
+// its client does not read; pulled messages that wait to be read are bounded, too
+// (answers.go).
 //
 // # Traces
 //

@@ -70,6 +70,15 @@ func (s *Server) PullMessage(req *pb.PullMessageRequest, stream grpc.ServerStrea
 	if st == nil {
 		got, st = s.pull(ctx, r)
 	}
+	if len(got.Messages) > 0 {
+		give, full := s.answers.take(got.Messages)
+		if full != nil {
+			got, st = broker.Pulled{Next: r.Offset}, full
+		} else {
+			defer give()
+			defer s.hurry(ctx)()
+		}
+	}
 	key := setKey{operation: opPull, topic: string(r.Topic), group: string(r.Group), code: st.GetCode()}
 	defer func() { s.metrics.took(ctx, key, start) }()
 	if err := stream.Send(&pb.PullMessageResponse{Content: &pb.PullMessageResponse_Status{Status: st}}); err != nil {

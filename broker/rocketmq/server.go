@@ -34,20 +34,22 @@ const (
 
 // Server is the front end. Its exported methods are safe for concurrent use.
 type Server struct {
-	opts    Options
-	store   Store
-	clients *registry
-	guard   *guard // nil = off
-	filters *filters
-	metrics *instruments
-	tracer  *tracing.Tracer // nil = off
-	grpc    *grpc.Server
-	memory  *memory
-	polls   chan struct{}           // one token for each waiting receive
-	refused atomic.Uint64           // receives that found no token
-	sniff   atomic.Pointer[sniffer] // nil before Run
-	resend  time.Duration
-	denied  loglimit.Limit // lines about consumers that are refused
+	opts     Options
+	store    Store
+	clients  *registry
+	guard    *guard // nil = off
+	filters  *filters
+	metrics  *instruments
+	tracer   *tracing.Tracer // nil = off
+	grpc     *grpc.Server
+	memory   *memory
+	answers  answers
+	polls    chan struct{}           // one token for each waiting receive
+	refused  atomic.Uint64           // receives that found no token
+	sniff    atomic.Pointer[sniffer] // nil before Run
+	resend   time.Duration
+	sendTime time.Duration  // how long a client may take to read a pull or a check
+	denied   loglimit.Limit // lines about consumers that are refused
 
 	stopping context.Context // ends when the server begins to stop: polls and streams end
 	stop     context.CancelFunc
@@ -62,7 +64,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
-		memory: newMemory(int64(o.MaxRequests)), resend: resendAfter, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+		memory: newMemory(int64(o.MaxRequests)), answers: answers{limit: int64(o.MaxRequests)}, resend: resendAfter, sendTime: sendTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err

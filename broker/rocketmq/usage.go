@@ -9,7 +9,7 @@ func (s *Server) Usage() []bounds.Usage {
 	clients := bounds.Usage{Name: "client.registry", Unit: "client", Depth: int64(len(c.clients)), Limit: int64(c.max), Full: c.full}
 	c.mu.RUnlock()
 	all := []bounds.Usage{
-		clients, s.memory.Usage(),
+		clients, s.memory.Usage(), s.answers.Usage(),
 		{Name: "client.polls", Unit: "request", Depth: int64(len(s.polls)), Limit: int64(cap(s.polls)), Full: s.refused.Load()},
 	}
 	if g := s.guard; g != nil {
