@@ -8,7 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
 )
 
 // TestOldDeadLetterDoesNotHoldTheLog: a letter that is kept for two weeks is
@@ -139,6 +141,53 @@ func TestCarriedIsReadThroughATrim(t *testing.T) {
 					t.Errorf("round %d: found of %s: %+v, %v", round, id, found, err)
 				}
 			}
+		}
+	})
+}
+
+// carryingLog has carry run in the middle of the next read, as if the log behind was
+// trimmed then.
+type carryingLog struct {
+	groupLog
+	carry func()
+}
+
+func (l *carryingLog) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {
+	carry := l.carry
+	if carry == nil {
+		return l.groupLog.ReadAt(pos, sizeHint)
+	}
+	l.carry = nil
+	carry()
+	return commitlog.Entry{}, commitlog.ErrTrimmed
+}
+
+// TestRecallFindsWhatIsCarriedMeanwhile: a message that is carried on, for the second
+// time, while a recall looks for it still waits, and is recalled.
+func TestRecallFindsWhatIsCarriedMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
+		defer func() { _ = s.Close() }()
+		handle := s.publish(s.later("orders", "later", 50*time.Minute))[0].Recall
+		carry := func() {
+			t.Helper()
+			move, _, err := s.straysOf(s.state.timers.list[0], 0, s.log.Committed(), 10)
+			if err == nil {
+				err = s.carryTimers(t.Context(), move)
+			}
+			if err != nil || len(move) != 1 {
+				t.Fatalf("%d messages carried, %v", len(move), err)
+			}
+		}
+		carry()
+		synctest.Wait()
+		s.log = &carryingLog{groupLog: s.log, carry: carry}
+		if k := s.recall("orders", handle); k != 0 {
+			t.Errorf("recall of what was carried meanwhile: %s", k)
+		}
+		time.Sleep(2 * time.Hour)
+		if got := s.drain(billing, "orders"); len(got) != 0 {
+			t.Errorf("delivered %v", got)
 		}
 	})
 }

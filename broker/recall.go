@@ -162,17 +162,31 @@ const (
 // recallable finds the entry that a handle means now: a message that was carried
 // has another one than at first.
 func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err error) {
-	b.mu.RLock()
-	k := b.state.timers.bucketOf(t.bucket)
-	number, done = t.number, recallLate
-	carried := k != nil && k.carried > 0
-	if k != nil {
-		done = k.recallState(number)
+	for {
+		b.mu.RLock()
+		k := b.state.timers.bucketOf(t.bucket)
+		number, done = t.number, recallLate
+		carried := uint64(0)
+		if k != nil {
+			carried, done = k.carried, k.recallState(number)
+		}
+		b.mu.RUnlock()
+		if done != recallLate || carried == 0 {
+			return number, done, nil
+		}
+		number, done, err = b.recallableIn(k, t)
+		b.mu.RLock()
+		again := done == recallLate && k.carried != carried // the entry that says it may have come just now
+		b.mu.RUnlock()
+		if !again {
+			return number, done, err
+		}
 	}
-	b.mu.RUnlock()
-	if done != recallLate || !carried {
-		return number, done, nil
-	}
+}
+
+// recallableIn looks among the entries of a bucket that carry messages.
+func (b *Broker) recallableIn(k *timerBucket, t recallToken) (number uint64, done recallState, err error) {
+	number = t.number
 	// The newest entry that carries it says what became of it. Only those that are due
 	// when it is are read from the log: an hour may have carried millions.
 	var buf [256]queue.Entry
@@ -182,8 +196,11 @@ func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err
 			break
 		}
 		n, err := k.index.Read(from, buf[:next-from])
+		if isGone(err, from) {
+			continue
+		}
 		if err != nil {
-			return 0, 0, err
+			return 0, recallLate, err
 		}
 		for i := n - 1; i >= 0; i-- {
 			if buf[i].Label != carriedLabel || k.due(buf[i]) != t.due {
@@ -194,7 +211,7 @@ func (b *Broker) recallable(t recallToken) (number uint64, done recallState, err
 				return number, recallLate, nil // as is all before it: nothing of it waits
 			}
 			if err != nil {
-				return 0, 0, err
+				return 0, recallLate, err
 			}
 			if ok {
 				number = from + uint64(i)
