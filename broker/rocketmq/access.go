@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -288,9 +289,11 @@ func addressOf(peer string) (netip.Addr, bool) {
 // maxTold bounds what a client wrote in logs and answers; bytes.
 const maxTold = 128
 
+// cut keeps a client's text short, and such that an answer can have it: headers may
+// hold any bytes, and a string of the protocol must be UTF-8.
 func cut(s string) string {
 	if len(s) > maxTold {
-		return s[:maxTold] + "..."
+		return strings.ToValidUTF8(s[:maxTold], "?") + "..."
 	}
-	return s
+	return strings.ToValidUTF8(s, "?")
 }

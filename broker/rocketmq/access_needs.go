@@ -47,8 +47,10 @@ func (n need) met(u *policy.User) bool {
 	return false
 }
 
-// String says what was needed, for the text of a refusal.
+// String says what was needed, for the text of a refusal. Names were not judged
+// before.
 func (n need) String() string {
+	n.topic, n.group = zone.Topic(cut(string(n.topic))), zone.ConsumerGroup(cut(string(n.group)))
 	switch n.right {
 	case rightPublish:
 		return "publish to the topic " + string(n.topic)

@@ -3,12 +3,15 @@ package rocketmq
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // scripted is a stream that brings what it was given and takes everything.
@@ -91,5 +94,19 @@ func TestHalfMessagesAreShownToWhoMayPublish(t *testing.T) {
 	refusePublish(t, s, source)
 	if err := s.SendMsg(question); !errors.Is(err, errDenied) || s.why().GetCode() != pb.Code_FORBIDDEN {
 		t.Errorf("%v, %v, want the question refused", err, s.why())
+	}
+}
+
+// TestWhatClientsWroteFitsIntoAnswers: texts that are too long, or no UTF-8, are made
+// such that a refusal can tell of them.
+func TestWhatClientsWroteFitsIntoAnswers(t *testing.T) {
+	long := strings.Repeat("é", 1<<16)
+	for _, text := range []string{
+		cut("\xff"), cut("x" + long), need{right: rightConsume, topic: zone.Topic("x" + long), group: zone.ConsumerGroup("x" + long)}.String(),
+		string(queueOf(subject{}, &pb.MessageQueue{Broker: &pb.Broker{Name: "x" + long}}).Broker),
+	} {
+		if !utf8.ValidString(text) || len(text) > 4*maxTold {
+			t.Errorf("%d bytes, UTF-8: %v", len(text), utf8.ValidString(text))
+		}
 	}
 }

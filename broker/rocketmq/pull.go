@@ -48,7 +48,7 @@ func clipName(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxGr
 
 // queueOf names a queue that pullable let pass.
 func queueOf(sub subject, mq *pb.MessageQueue) broker.QueueName {
-	return broker.QueueName{Broker: zone.Group(mq.GetBroker().GetName()), Topic: sub.name, Queue: int(mq.GetId())}
+	return broker.QueueName{Broker: zone.Group(clipName(mq.GetBroker().GetName())), Topic: sub.name, Queue: int(mq.GetId())}
 }
 
 // offsetOf judges an offset.
