@@ -30,6 +30,15 @@ func (a *answers) Usage() bounds.Usage {
 	return bounds.Usage{Name: "client.pulled", Unit: "By", Depth: a.used.Load(), Limit: a.limit, Full: a.full.Load()}
 }
 
+// room refuses a pull that may find more than there is room for, before anything is
+// read for it; nil lets it.
+func (a *answers) room() *pb.Status {
+	if used := a.used.Load(); used+maxReceiveBytes > a.limit {
+		return a.refuse(used)
+	}
+	return nil
+}
+
 // take takes room for the messages until give, or says that there is none.
 func (a *answers) take(got []broker.Delivery) (give func(), st *pb.Status) {
 	n := int64(0)
@@ -38,10 +47,14 @@ func (a *answers) take(got []broker.Delivery) (give func(), st *pb.Status) {
 	}
 	if used := a.used.Add(n); used > a.limit {
 		a.used.Add(-n)
-		a.full.Add(1)
-		return nil, refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("clients have not read %d bytes of what they pulled, the limit is %d: try again", used-n, a.limit))
+		return nil, a.refuse(used - n)
 	}
 	return func() { a.used.Add(-n) }, nil
+}
+
+func (a *answers) refuse(used int64) *pb.Status {
+	a.full.Add(1)
+	return refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("clients have not read %d bytes of what they pulled, the limit is %d: try again", used, a.limit))
 }
 
 // hurry ends the call after sendTime unless stop is called before.

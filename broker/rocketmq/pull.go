@@ -119,6 +119,9 @@ func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r b
 // stops. The status is never nil.
 func (s *Server) pull(ctx context.Context, r broker.PullRequest) (broker.Pulled, *pb.Status) {
 	none := broker.Pulled{Next: r.Offset}
+	if st := s.answers.room(); st != nil {
+		return none, st
+	}
 	end, st := s.beginPoll(ctx)
 	if st != nil {
 		return none, st
