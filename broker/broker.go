@@ -165,6 +165,9 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 		return openError(err)
 	}
 	b.log = log
+	if o.tap != nil {
+		b.log = o.tap(log)
+	}
 	if err := b.removeTemps(); err != nil { // under the log's lock of the folder
 		return openError(err)
 	}

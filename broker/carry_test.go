@@ -10,7 +10,6 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
-	"github.com/mqrouter/mqrouter/replication/record"
 )
 
 // TestOldDeadLetterDoesNotHoldTheLog: a letter that is kept for two weeks is
@@ -145,28 +144,11 @@ func TestCarriedIsReadThroughATrim(t *testing.T) {
 	})
 }
 
-// carryingLog has carry run in the middle of the next read, as if the log behind was
-// trimmed then.
-type carryingLog struct {
-	groupLog
-	carry func()
-}
-
-func (l *carryingLog) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {
-	carry := l.carry
-	if carry == nil {
-		return l.groupLog.ReadAt(pos, sizeHint)
-	}
-	l.carry = nil
-	carry()
-	return commitlog.Entry{}, commitlog.ErrTrimmed
-}
-
 // TestRecallFindsWhatIsCarriedMeanwhile: a message that is carried on, for the second
 // time, while a recall looks for it still waits, and is recalled.
 func TestRecallFindsWhatIsCarriedMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
+		s, tap := openTapped(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
 		defer func() { _ = s.Close() }()
 		handle := s.publish(s.later("orders", "later", 50*time.Minute))[0].Recall
 		carry := func() {
@@ -181,7 +163,8 @@ func TestRecallFindsWhatIsCarriedMeanwhile(t *testing.T) {
 		}
 		carry()
 		synctest.Wait()
-		s.log = &carryingLog{groupLog: s.log, carry: carry}
+		trim := func() error { carry(); return commitlog.ErrTrimmed }
+		tap.before.Store(&trim)
 		if k := s.recall("orders", handle); k != 0 {
 			t.Errorf("recall of what was carried meanwhile: %s", k)
 		}

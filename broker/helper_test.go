@@ -6,13 +6,16 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -55,20 +58,55 @@ type station struct {
 	limits Limits
 	tracer trace.Tracer     // nil: no spans
 	wall   func() time.Time // nil: the system clock
+	tap    *tapLog          // nil: none
 }
 
 func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
 
 func open(t testing.TB, fs disk.FS, node zone.Node, topo *zone.Topology, limits Limits) *station {
 	t.Helper()
-	s := &station{t: t, fs: fs, node: node, topo: topo, limits: limits}
+	return begin(&station{t: t, fs: fs, node: node, topo: topo, limits: limits})
+}
+
+// openTapped opens a broker whose reads of its log a test can see.
+func openTapped(t testing.TB, fs disk.FS, node zone.Node, topo *zone.Topology, limits Limits) (*station, *tapLog) {
+	t.Helper()
+	tap := &tapLog{}
+	return begin(&station{t: t, fs: fs, node: node, topo: topo, limits: limits, tap: tap}), tap
+}
+
+func begin(s *station) *station {
+	s.t.Helper()
 	s.start()
-	t.Cleanup(func() { s.Close() })
+	s.t.Cleanup(func() { s.Close() })
 	return s
 }
 
+// tapLog counts reads of single entries of a log, and may have something happen
+// before one.
+type tapLog struct {
+	groupLog
+	reads  atomic.Int64
+	before atomic.Pointer[func() error] // of the next read only, which fails with its error
+}
+
+func (l *tapLog) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {
+	l.reads.Add(1)
+	if f := l.before.Swap(nil); f != nil {
+		if err := (*f)(); err != nil {
+			return commitlog.Entry{}, err
+		}
+	}
+	return l.groupLog.ReadAt(pos, sizeHint)
+}
+
+// options has the tap, if there is one, be the log of the broker that it opens.
 func (s *station) options() Options {
-	return Options{FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
+	var tap func(groupLog) groupLog
+	if s.tap != nil {
+		tap = func(l groupLog) groupLog { s.tap.groupLog = l; return s.tap }
+	}
+	return Options{tap: tap, FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
 		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
 }
 

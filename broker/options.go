@@ -31,6 +31,8 @@ type Options struct {
 	// Wall reads the wall clock by which delayed messages fall due; nil = the system's.
 	Wall   func() time.Time
 	Limits Limits
+
+	tap func(groupLog) groupLog // lets tests see how the log is used; nil = as it is
 }
 
 // Limits bounds what a broker holds and how it spends time. The zero value of

@@ -370,7 +370,7 @@ func TestReceiptRemembersWhoGaveUp(t *testing.T) {
 func TestReceiptsWaitForRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := disk.NewMem()
-		s := open(t, mem, "rz02-a-1", withReceipts(t, 1, false), Limits{SegmentBytes: 64 << 10})
+		s, counter := openTapped(t, mem, "rz02-a-1", withReceipts(t, 1, false), Limits{SegmentBytes: 64 << 10})
 		defer s.Close()
 		s.publishN("orders", "m", 50)
 		list := s.receive(billing, "orders", 50, time.Hour)
@@ -382,8 +382,7 @@ func TestReceiptsWaitForRoom(t *testing.T) {
 			m.ID += "x"
 		}
 		synctest.Wait()
-		counter := &readCounter{groupLog: s.log}
-		s.log = counter
+		counter.reads.Store(0)
 		s.ack(billing, list...)
 		time.Sleep(time.Minute)
 		synctest.Wait()

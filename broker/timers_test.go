@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -342,23 +341,12 @@ func TestRecallAtAnotherBrokerOfTheZone(t *testing.T) {
 	})
 }
 
-// readCounter counts the entries that are read from a log.
-type readCounter struct {
-	groupLog
-	reads atomic.Int64
-}
-
-func (c *readCounter) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {
-	c.reads.Add(1)
-	return c.groupLog.ReadAt(pos, sizeHint)
-}
-
 // TestLateRecallReadsNoOtherMessages recalls a message that fell due, in an hour with
 // many that were appended again: what that costs does not grow with them.
 func TestLateRecallReadsNoOtherMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const others = 500
-		s := open(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
+		s, counter := openTapped(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
 		defer s.Close()
 		var msgs []Message
 		for i := range others {
@@ -376,8 +364,7 @@ func TestLateRecallReadsNoOtherMessages(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		counter := &readCounter{groupLog: s.log}
-		s.log = counter
+		counter.reads.Store(0)
 		if k := s.recall("orders", late); k != KindSettled {
 			t.Fatalf("recall of what fell due: %s", k)
 		}
