@@ -113,14 +113,8 @@ func emptied(t *testing.T, b *bench) {
 	t.Errorf("%d bytes are held and %d requests are arriving, want none", b.memory.used.Load(), arriving())
 }
 
-// half begins sends on one connection of which it never sends the end, with size
-// bytes each, and returns the connection.
-func half(t *testing.T, addr string, sends, size int) net.Conn {
-	t.Helper()
-	return halfOf(t, addr, pb.MessagingService_SendMessage_FullMethodName, sends, size)
-}
-
-// halfOf is half for calls of any method.
+// halfOf begins calls of a method on one connection of which it never sends the
+// end, with size bytes each, and returns the connection.
 func halfOf(t *testing.T, addr, method string, sends, size int) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
