@@ -106,6 +106,7 @@ func (m *timerModel) act() {
 	default:
 		m.s.drain("orders-billing", "orders")
 		m.s.flushProgress(m.t.Context())
+		synctest.Wait() // the broker's own snapshot: there is one at a time
 		if err := m.s.snapshot(m.t.Context()); err != nil {
 			m.t.Fatal(err)
 		}
