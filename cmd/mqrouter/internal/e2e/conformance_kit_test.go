@@ -36,9 +36,11 @@ var conformanceTopics = []conformanceTopic{
 	{fifoTopic, "fifo", ""},
 	{delayTopic, "delay", ""},
 	{transactionTopic, "transaction", ""},
-	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
-	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
-	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
+	// More checks than a scenario needs: one that reaches a client that is just
+	// closing is spent.
+	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
+	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
+	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
 }
 
 // conformanceDev runs the sample deployment with topics for the scenarios and
