@@ -60,13 +60,12 @@ type LeaderLog interface {
 
 	// ReadRaw appends whole frames from a position on to dst and returns them as a
 	// stretch whose Frames begin at dst[0]: about limit bytes of them, but at least
-	// one frame if one ends at or before to, however large; none when from is to.
-	// It reads up to End, committed or not, and what was written last from memory.
-	// from is where a frame begins, the base of a segment or the end of the log. to
-	// is at most End, and the lineage that from belongs to ends at or above it.
+	// one frame if there is one, however large; none, and Next = From, at End. from
+	// is where a frame begins, the base of a segment or End. It reads up to End,
+	// committed or not, and what was written last from memory.
 	//
 	// Errors: ErrTrimmed, the context's, those of the disk (damage included).
-	ReadRaw(ctx context.Context, from, to record.Position, limit int, dst []byte) (Stretch, error)
+	ReadRaw(ctx context.Context, from record.Position, limit int, dst []byte) (Stretch, error)
 
 	// LastFrame returns position and header checksum of the last frame that ends at
 	// or before end, which is where a frame or a segment ends; ok is false when
@@ -82,6 +81,11 @@ type LeaderLog interface {
 	// Commit raises the commit position to p, at most Synced; a lower one changes
 	// nothing. It releases delivery and Done up to there, and does not block.
 	Commit(p record.Position)
+
+	// Acked tells that everything before p is durable at a majority of the in-sync
+	// set, p at most Synced: it releases Done of what asks for no more. Otherwise as
+	// Commit.
+	Acked(p record.Position)
 
 	// Retain asks the log to keep what stands at or above p, which a follower still
 	// has to read; the greatest position means that none does. It replaces what was
@@ -111,10 +115,11 @@ type FollowerLog interface {
 	// is final: nobody can tell what the disk holds.
 	Sync(ctx context.Context) (record.Position, error)
 
-	// AddLineage appends a row to the lineage table, durably. The row's First is
-	// End, its epoch above the last row's: a row stands in the table only where
-	// everything before it stands in the log, so that the last row's epoch may count
-	// in an election.
+	// AddLineage appends a row to the lineage table, durably. Its epoch is above the
+	// last row's. Nothing of the log stands between End and its First: they are the
+	// same, or First is behind the header of a segment that would begin at End. So a
+	// row stands in the table only where everything before it stands in the log, and
+	// the last row's epoch may count in an election.
 	AddLineage(ctx context.Context, row record.LineageStart) error
 
 	// Truncate drops what stands at or above to, which is where a frame begins or
