@@ -25,7 +25,7 @@ func BenchmarkLand(b *testing.B) {
 	for i := range batch {
 		rec, err := record.AppendRecord(nil, &record.Record{
 			Type: record.TypeMessage, Identity: record.Identity{Group: "rz03-a", Incarnation: 9, Epoch: 1, Position: 64},
-			Topic: "transfer", Kind: zone.KindNormal, Class: zone.ClassBulk, Durability: zone.DurabilitySynced, Shard: 20,
+			Topic: "transfer", Kind: zone.KindNormal, Class: zone.ClassBulk, Durability: zone.DurabilityAllInSync, Shard: 20,
 			Target: l.Flow.Target, RouteEpoch: zone.Epoch{Term: 1, Number: 1}, MessageID: fmt.Sprint("m", i),
 			TraceContext: benchContext, Body: make([]byte, 1024),
 		})

@@ -39,7 +39,7 @@ func landing(t *testing.T, first uint64, records ...*record.Record) flow.Landing
 func incoming(id string, change ...func(*record.Record)) *record.Record {
 	r := &record.Record{
 		Type: record.TypeMessage, Identity: record.Identity{Group: "rz03-a", Incarnation: 9, Epoch: 1, Position: 64},
-		Topic: "transfer", Kind: zone.KindNormal, Class: zone.ClassBulk, Durability: zone.DurabilitySynced, Shard: 20,
+		Topic: "transfer", Kind: zone.KindNormal, Class: zone.ClassBulk, Durability: zone.DurabilityAllInSync, Shard: 20,
 		Target: "rz02-a", RouteEpoch: zone.Epoch{Term: 1, Number: 1}, MessageID: id, Body: []byte("x"),
 	}
 	for _, c := range change {

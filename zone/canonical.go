@@ -48,6 +48,7 @@ func canonical(t *Topology) []byte {
 		for _, n := range sortedBy(c.Caches, func(n *NodeInfo) Node { return n.Name }) {
 			line("cache", quote(n.Name), quote(n.Admin))
 		}
+		canonicalCoordinator(c.Coordinator, line)
 		for _, z := range sortedBy(c.Zones, func(z *ZoneInfo) Zone { return z.Name }) {
 			canonicalZone(z, line)
 		}
@@ -84,12 +85,15 @@ func canonicalZone(z *ZoneInfo, line func(...any)) {
 		line("group", quote(g.Name))
 		for _, n := range g.Nodes {
 			line("node", quote(n.Name), quote(n.Client), quote(n.Peer), quote(n.Gossip), quote(n.Admin))
+			if n.Room != "" {
+				line("room", quote(n.Room))
+			}
 		}
 	}
 }
 
 func canonicalTopic(t *TopicInfo, line func(...any)) {
-	line("topic", quote(t.Name), t.Queues, t.Kind, t.Durability, int64(t.Retention), t.Class, t.Budget, t.AtBudget, t.MaxBody)
+	line("topic", quote(t.Name), t.Queues, t.Kind, canonicalDurability(t.Durability), int64(t.Retention), t.Class, t.Budget, t.AtBudget, t.MaxBody)
 	if t.Kind == KindDelay {
 		line("max-delay", int64(t.MaxDelay))
 	}
@@ -108,6 +112,32 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 	}
 	if t.Idempotent > 0 {
 		line("idempotent", int64(t.Idempotent))
+	}
+	if t.MinInSync > 1 {
+		line("min-in-sync", t.MinInSync)
+	}
+}
+
+// canonicalDurability returns the form's own word: a file of a deployment without
+// replicas has the digest that nodes which know no replicas compute.
+func canonicalDurability(d Durability) string {
+	if d == DurabilityAllInSync {
+		return "synced"
+	}
+	return d.String()
+}
+
+func canonicalCoordinator(x *CoordinatorInfo, line func(...any)) {
+	if x == nil {
+		return
+	}
+	line("coordinator", x.Driver, int64(x.Lease), quote(x.Prefix))
+	byName := func(n *NodeInfo) Node { return n.Name }
+	for _, n := range sortedBy(x.Voters, byName) {
+		line("voter", quote(n.Name))
+	}
+	for _, n := range sortedBy(x.Nodes, byName) {
+		line("coordinator-node", quote(n.Name), quote(n.Peer), quote(n.Gossip), quote(n.Admin), quote(n.Room))
 	}
 }
 

@@ -62,6 +62,7 @@ func Diff(a, b *Topology) []Change {
 	compare(d, "city", a.Cities, b.Cities, func(c *CityInfo) City { return c.Name }, diffCity)
 	compare(d, "router", routers(a), routers(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
 	compare(d, "cache", caches(a), caches(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
+	compare(d, "coordinator node", coordinators(a), coordinators(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
 	compare(d, "zone", a.index.zoneList, b.index.zoneList, func(z *ZoneInfo) Zone { return z.Name }, diffZone)
 	compare(d, "broker group", groups(a), groups(b), func(g *GroupInfo) Group { return g.Name }, diffGroup)
 	compare(d, "node", brokers(a), brokers(b), func(n *NodeInfo) Node { return n.Name }, diffNode)
@@ -135,6 +136,7 @@ func (d *differ) owners(a, b *Topology) {
 func diffCity(d *differ, what string, a, b *CityInfo) {
 	d.value(what+": max_body", formatSize(int64(a.MaxBody)), formatSize(int64(b.MaxBody)))
 	d.value(what+": broadcasts_via", viaName(a), viaName(b))
+	d.value(what+": coordinator", a.Coordinator.text(), b.Coordinator.text())
 }
 
 func diffZone(d *differ, what string, a, b *ZoneInfo) {
@@ -178,6 +180,7 @@ func nodeNames(nodes []*NodeInfo) string {
 
 func diffNode(d *differ, what string, a, b *NodeInfo) {
 	d.value(what+": city", string(a.City.Name), string(b.City.Name))
+	d.value(what+": room", string(a.Room), string(b.Room))
 	d.value(what+": client", a.Client, b.Client)
 	d.value(what+": peer", a.Peer, b.Peer)
 	d.value(what+": quic", a.QUIC, b.QUIC)
@@ -193,6 +196,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": max_delay", delayText(a.MaxDelay), delayText(b.MaxDelay))
 	d.value(what+": transaction", transactionText(a), transactionText(b))
 	d.value(what+": durability", a.Durability.String(), b.Durability.String())
+	d.value(what+": min_in_sync", fmt.Sprint(a.MinInSync), fmt.Sprint(b.MinInSync))
 	d.value(what+": retention", formatDuration(a.Retention), formatDuration(b.Retention))
 	d.value(what+": class", a.Class.String(), b.Class.String())
 	d.value(what+": residency", a.EncodeResidency(), b.EncodeResidency())

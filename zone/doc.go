@@ -1,10 +1,11 @@
 // Package zone is the ground floor: the deployment as one immutable value.
 //
-// It owns the topology: cities, zones, broker groups with their slots, user
-// shards, topics with their routes, consumer groups. [Parse] reads it from
+// It owns the topology: cities with their coordinators, zones, broker groups with
+// their slots and nodes, user shards, topics with their routes, consumer groups. [Parse] reads it from
 // YAML and reports every fault at once, with line, column and a remedy;
 // [Topology.Resolve] says where a message goes; [Explain], [Show] and [Diff]
-// tell people what the value says, and the package zone/render draws it.
+// tell people what the value says, [Moves] and [Advice] what would break or be unwise,
+// and the package zone/render draws it.
 //
 // It never does I/O, never reads a clock, and starts no goroutines: the
 // package zone/source watches files and makes a topology live. A *Topology and

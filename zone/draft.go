@@ -29,14 +29,15 @@ type draftOwner struct {
 }
 
 type draftCity struct {
-	info      *CityInfo
-	at        place // of the name
-	zones     []*draftZone
-	routers   []*draftNode
-	caches    []*draftNode
-	maxBodyAt place
-	via       ref  // the name is empty when the file does not say broadcasts_via
-	cyclic    bool // broadcasts_via leads back to the city
+	info        *CityInfo
+	at          place // of the name
+	zones       []*draftZone
+	routers     []*draftNode
+	caches      []*draftNode
+	coordinator *draftCoordinator // nil when the file does not say it
+	maxBodyAt   place
+	via         ref  // the name is empty when the file does not say broadcasts_via
+	cyclic      bool // broadcasts_via leads back to the city
 }
 
 type draftZone struct {
@@ -88,6 +89,7 @@ type draftTopic struct {
 	classAt       place
 	budgetAt      place
 	idempotentAt  place // zero when the file does not say it
+	minInSyncAt   place // zero when the file does not say it
 	transactionAt place
 	channel       ref // the name is empty when the file does not say it
 }

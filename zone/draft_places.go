@@ -143,6 +143,7 @@ func (d *draft) readCity(v value) {
 				c.caches = append(c.caches, d.readNode(v, RoleCacheSync))
 			})
 		}},
+		{"coordinator", false, func(v value) { d.readCoordinator(v, c) }},
 		{"zones", true, func(v value) {
 			d.list(v, "zones", func(v value) { d.readZone(v, c) })
 		}},
@@ -223,6 +224,7 @@ func (d *draft) readNode(v value, role Role) *draftNode {
 			n.addrs = append(n.addrs, draftAddr{key: key, value: clean, at: v.at()})
 		}}
 	}
+	room := field{"room", false, func(v value) { n.info.Room = Room(d.name(v, "a room's name", placeName)) }}
 	name := field{"name", true, func(v value) { n.at, n.info.Name = v.at(), Node(d.name(v, "a node's name", nodeName)) }}
 	switch role {
 	case RoleRouter:
@@ -230,9 +232,12 @@ func (d *draft) readNode(v value, role Role) *draftNode {
 			addr("gossip", true, &n.info.Gossip), addr("wan", true, &n.info.WAN), addr("admin", false, &n.info.Admin)})
 	case RoleCacheSync:
 		d.object(v, "a cache", []field{name, addr("admin", true, &n.info.Admin)})
+	case RoleCoordinator:
+		d.object(v, "a coordinator node", []field{name, addr("peer", true, &n.info.Peer),
+			addr("gossip", true, &n.info.Gossip), addr("admin", false, &n.info.Admin), room})
 	default:
 		d.object(v, "a broker node", []field{name, addr("client", true, &n.info.Client), addr("peer", true, &n.info.Peer),
-			addr("gossip", true, &n.info.Gossip), addr("admin", false, &n.info.Admin)})
+			addr("gossip", true, &n.info.Gossip), addr("admin", false, &n.info.Admin), room})
 	}
 	return n
 }

@@ -10,7 +10,7 @@ import (
 
 func (d *draft) readTopic(v value) {
 	info := &TopicInfo{
-		Queues: defaultQueues, Kind: KindNormal, Durability: DurabilitySynced, Retention: defaultRetention,
+		Queues: defaultQueues, Kind: KindNormal, Durability: DurabilityAllInSync, MinInSync: 1, Retention: defaultRetention,
 		Budget: defaultBudget, AtBudget: BudgetRefuse, MaxBody: defaultBody,
 	}
 	t := &draftTopic{info: info, at: v.at()}
@@ -21,6 +21,10 @@ func (d *draft) readTopic(v value) {
 		{"queues", false, func(v value) { integer(r, v, "queues", 1, maxQueues, &info.Queues) }},
 		{"kind", false, func(v value) { t.kindAt, info.Kind = v.at(), choose(r, v, "a topic's kind", messageKindWords) }},
 		{"durability", false, func(v value) { info.Durability = choose(r, v, "durability", durabilityWords) }},
+		{"min_in_sync", false, func(v value) {
+			t.minInSyncAt = v.at()
+			integer(r, v, "min_in_sync", 1, maxMembers, &info.MinInSync)
+		}},
 		{"retention", false, func(v value) { d.duration(v, "retention", time.Minute, maxRetention, &info.Retention) }},
 		{"class", false, func(v value) { t.classAt, info.Class = v.at(), choose(r, v, "class", classWords) }},
 		{"residency", false, func(v value) {

@@ -57,6 +57,9 @@ func (t *Topology) Explain(q Query) []Step {
 	if topic.Receipts != nil {
 		add("receipts", "a receipt goes to topic %s of the zone of origin once all groups of the destination have settled the message", topic.Receipts.Name)
 	}
+	if topic.promise() != "" || q.From != nil && q.From.replicates() {
+		add("acknowledged", "%s", topic.promiseText())
+	}
 	if topic.Idempotent > 0 {
 		add("idempotent", "a message id that comes again within %s is the same message", formatDuration(topic.Idempotent))
 	}
@@ -78,7 +81,7 @@ func (t *Topology) Explain(q Query) []Step {
 	if d.Channel != nil {
 		return append(steps, t.explainBroadcast(q, d)...)
 	}
-	group := "broker group " + string(d.Group.Name)
+	group := "broker group " + string(d.Group.Name) + members(d.Group)
 	switch {
 	case q.MessageGroup != "" || d.HasShard || q.MessageID != "":
 		add("slot", "%d of %d: hash of %s", d.Slot, Slots, slotReason(q, d))

@@ -1,6 +1,9 @@
 package zone
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // placeFaults are faults of the deployment's places.
 var placeFaults = []faultCase{
@@ -65,10 +68,37 @@ var placeFaults = []faultCase{
 	{"names too large for gossip", "name: cz-sz-a-1\n                client: 127.0.0.1:8091\n                peer: 127.0.0.1:9017", "name: §cz-sz-a-1\n                client: " + longHost + ":1\n                peer: " + longHost + ":2", "bytes", "gossip metadata", 0},
 	{"broadcasts via an unknown city", "  - name: shenzhen\n", "  - name: shenzhen\n    broadcasts_via: §hangzho\n", `no city "hangzho"`, "did you mean hangzhou?", 0},
 	{"broadcasts via itself", "  - name: shenzhen\n", "  - name: shenzhen\n    broadcasts_via: §shenzhen\n", "by way of itself: shenzhen from shenzhen", "remove broadcasts_via", 0},
+	{"voters that are even", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: §[rz05-a-1, cz-sz-a-1]}\n", "shenzhen has 2 voters", "use three", 0},
+	{"no voters", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: §{driver: raft}\n", "has no voters", "three or five", 0},
+	{"a voter that is not there", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [§rz05-a-9]}\n", `no node "rz05-a-9"`, "did you mean rz05-a-1?", 0},
+	{"a router votes", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [§rt-sz-1]}\n", "rt-sz-1 of city shenzhen is a router", "nothing on disk", 0},
+	{"a voter of another city", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [§rz01-a-1]}\n", "is in city shanghai", "decides by itself", 0},
+	{"a voter twice", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [rz05-a-1, cz-sz-a-1, §rz05-a-1]}\n", "stands twice", "remove one", 0},
+	{"a coordinator node that does not vote", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [rz05-a-1], nodes: [{name: §co-sz, peer: a:1, gossip: a:2}]}\n", "co-sz is no voter", "name it under voters", 0},
+	{"a coordinator node with the address of a router", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [co-sz], nodes: [{name: co-sz, peer: §127.0.0.1:9014, gossip: a:2}]}\n", "peer of node co-sz, and already peer of node rt-sz-1", "port", 0},
+	{"a coordinator node with a client port", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [co-sz], nodes: [{name: co-sz, §client: a:3, peer: a:1, gossip: a:2}]}\n", `no key "client"`, "the keys are name, peer", 0},
+	{"coordinator driver", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: §rafd, voters: [rz05-a-1]}\n", `"rafd"`, "did you mean raft?", 0},
+	{"a lease too short to hold", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: consul, lease: §100ms}\n", `"100ms"`, "between 500ms and", 0},
+	{"voters beside Consul", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: consul, voters: §[rz05-a-1]}\n", "is Consul, and names voters", "remove voters", 0},
+	{"nodes beside Consul", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: consul, nodes: §[{name: co-sz, peer: a:1, gossip: a:2}]}\n", "is Consul, and has nodes", "remove nodes", 0},
+	{"a prefix without Consul", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [rz05-a-1], prefix: §a/b}\n", "is raft, and names a prefix", "remove prefix", 0},
+	{"a prefix that begins with a slash", "  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: consul, prefix: §/a/b}\n", "one slash each", "another name", 0},
+	{"several nodes without a coordinator", "          - name: cz-sz-a\n            nodes:\n", "          - name: §cz-sz-a\n            nodes:\n              - {name: cz-sz-a-2, client: a:1, peer: a:2, gossip: a:3}\n", "has 2 nodes, and city shenzhen has no coordinator", "driver: raft", 0},
+	{"six nodes in a group", "            nodes:\n              - name: cz-sz-a-1\n", "            nodes:\n" + fiveNodes + "              - name: §cz-sz-a-1\n", "broker group cz-sz-a has 6 nodes", "at most 4 replicas", 1},
+	{"room", "client: 127.0.0.1:8091", "client: 127.0.0.1:8091\n                room: §room 1", `character ' '`, "letters, digits", 0},
+	{"a room of a router", "quic: 127.0.0.1:7006", "quic: 127.0.0.1:7006\n        §room: r1", `no key "room"`, "the keys are name", 0},
 	{"a city's name is no list", "  - name: shenzhen", "  - name: §[shenzhen]", "a city's name is a list", "plain value", 0},
 }
 
 var longHost = strings.Repeat(strings.Repeat("h", 60)+".", 3) + "example"
+
+// fiveNodes are broker nodes in a group's list.
+var fiveNodes = func() (list string) {
+	for _, n := range "abcde" {
+		list += fmt.Sprintf("              - {name: more-%c, client: %c:1, peer: %c:2, gossip: %c:3}\n", n, n, n, n)
+	}
+	return list
+}()
 
 // topicFaults are faults of topics and consumer groups.
 var topicFaults = []faultCase{
@@ -101,7 +131,11 @@ var topicFaults = []faultCase{
 	{"receipts on a topic that is routed", "  - name: orders\n", "  - name: orders\n    receipts: §transfer\n", "whose route is shard: property userId", "route local", 0},
 	{"receipts of a broadcast", "  - name: member\n", "  - name: member\n    receipts: §orders\n", "its route is broadcast: city", "a token", 0},
 	{"budget below one message", "budget: 256MiB", "budget: §1KiB", "would not hold one", "raise budget", 0},
-	{"window of a topic that acknowledges early", "  - name: transfer\n", "  - name: transfer\n    durability: buffered\n    idempotent: §10m\n", "its durability is buffered", "use durability: synced", 0},
+	{"window of a topic that acknowledges early", "  - name: transfer\n", "  - name: transfer\n    durability: buffered\n    idempotent: §10m\n", "its durability is buffered", "use durability: all-in-sync", 0},
+	{"window of a topic that acknowledges for the master alone", "  - name: transfer\n", "  - name: transfer\n    durability: master\n    idempotent: §10m\n", "its durability is master", "use durability: all-in-sync", 0},
+	{"durability", "durability: synced", "durability: §qourum", `"qourum"`, "did you mean quorum?", 0},
+	{"no node in sync", "durability: synced", "min_in_sync: §0", `"0"`, "from 1 to 5", 0},
+	{"more nodes in sync than a group has", "durability: synced", "min_in_sync: §2", "ledger needs 2 nodes in sync, and broker group rz01-a, which may store it, has 1", "lower min_in_sync to 1", 0},
 	{"window beyond a day", "  - name: transfer\n", "  - name: transfer\n    idempotent: §25h\n", `"25h"`, "between 1s and", 0},
 	{"body beyond a frame", "max_body: 1MiB", "max_body: §8MiB", `"8MiB"`, "between 1B and 7MiB", 0},
 	{"residency of an unknown city", "[shanghai, hangzhou]", "[shanghai, §hangzou]", `no city "hangzou"`, "did you mean hangzhou?", 0},

@@ -12,11 +12,12 @@ const (
 	maxIdempotent = 24 * time.Hour
 )
 
-// checkIdempotent refuses a window on a topic that acknowledges before it knows.
+// checkIdempotent refuses a window on a topic that acknowledges before it knows: the
+// fold learns of a message when it is committed.
 func (d *draft) checkIdempotent(t *draftTopic) {
-	if t.info.Idempotent > 0 && t.info.Durability == DurabilityBuffered {
-		d.add(t.idempotentAt, fmt.Sprintf("topic %s is idempotent, and its durability is buffered", t.info.Name),
-			"whether a message is new is known once it is stored; use durability: synced or remove idempotent")
+	if t.info.Idempotent > 0 && t.info.Durability != DurabilityAllInSync && t.info.Durability != 0 {
+		d.add(t.idempotentAt, fmt.Sprintf("topic %s is idempotent, and its durability is %s", t.info.Name, t.info.Durability),
+			"whether a message is new is known once it is committed; use durability: all-in-sync or remove idempotent")
 	}
 }
 

@@ -17,6 +17,7 @@ func (d *draft) link() {
 	}
 	d.linkPlaces()
 	d.linkVias()
+	d.linkCoordinators()
 	d.linkStandbys()
 	d.linkTopics()
 	d.linkReceipts()
@@ -56,6 +57,12 @@ func (d *draft) linkPlaces() {
 		for _, n := range c.caches {
 			c.info.Caches = append(c.info.Caches, n.info)
 			addNode(n, c)
+		}
+		if c.coordinator != nil {
+			for _, n := range c.coordinator.nodes {
+				c.coordinator.info.Nodes = append(c.coordinator.info.Nodes, n.info)
+				addNode(n, c)
+			}
 		}
 		for _, z := range c.zones {
 			c.info.Zones = append(c.info.Zones, z.info)

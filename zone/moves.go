@@ -6,7 +6,9 @@ import "fmt"
 // sentence each: shards between zones, slots between broker groups, the active
 // GZone. What is new in next, or gone from it, is no move. A move needs a
 // protocol of its own, since records are under way to the old owner: a topology
-// with one is not applied.
+// with one is not applied. Members of a broker group and voters of a coordinator
+// come and go without one, as long as enough of those that know stay; what breaks
+// that is listed too.
 func Moves(old, next *Topology) []string {
 	var list []string
 	if old.ShardCount != next.ShardCount || old.ShardBy != next.ShardBy {
@@ -39,5 +41,5 @@ func Moves(old, next *Topology) []string {
 	if a, b := old.ActiveGZone(), next.ActiveGZone(); a != nil && (b == nil || a.Name != b.Name) {
 		list = append(list, fmt.Sprintf("the active GZone is no longer %s", a.Name))
 	}
-	return list
+	return append(list, memberMoves(old, next)...)
 }

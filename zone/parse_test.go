@@ -178,7 +178,7 @@ func TestProblemsOfAForeignFileAreBounded(t *testing.T) {
 func TestDefaultsAreTheDocumentedOnes(t *testing.T) {
 	topology := sampleTopology(t)
 	orders := topology.FindTopic("orders")
-	if orders.Queues != 4 || orders.Kind != KindNormal || orders.Durability != DurabilitySynced || orders.Retention != 72*time.Hour ||
+	if orders.Queues != 4 || orders.Kind != KindNormal || orders.Durability != DurabilityAllInSync || orders.Retention != 72*time.Hour ||
 		orders.Class != ClassBulk || orders.Budget != 1<<30 || orders.AtBudget != BudgetRefuse || orders.MaxBody != 4<<20 {
 		t.Errorf("defaults of a topic: %+v", orders)
 	}

@@ -12,9 +12,14 @@ type Zone string
 // group is a master and its replicas and belongs to one zone.
 type Group string
 
-// Node is the unique, stable name of one process: a broker or a router. A
+// Node is the unique, stable name of one process: a broker, router, cachesync or
+// coordinator. A
 // restarted process keeps its name.
 type Node string
+
+// Room is the name of a part of a city that one fault can take: a room, a rack, a
+// building. Two rooms of one name are one room, in whatever zone.
+type Room string
 
 // Topic is the name of a topic.
 type Topic string
@@ -101,13 +106,23 @@ const (
 	KindLite
 )
 
-// Durability says what an acknowledgement to a publisher promises.
+// Durability says what an acknowledgement to a publisher promises. In a broker group
+// of one node all but DurabilityBuffered are the same. The numbers stand in records.
 type Durability uint8
 
-// The durabilities. The zero value of a topology file is DurabilitySynced.
+// The durabilities. The default of a topology file is DurabilityAllInSync.
 const (
-	DurabilitySynced   Durability = iota + 1 // committed (on disk) before the acknowledgement
-	DurabilityBuffered                       // acknowledged when handed to the operating system; power loss may lose the last moments
+	// DurabilityAllInSync: committed, on the disks of all members that are in sync,
+	// before the acknowledgement. No fail-over to one of them loses it.
+	DurabilityAllInSync Durability = iota + 1
+	// DurabilityBuffered: acknowledged when handed to the master's operating system;
+	// a power loss or a fail-over may lose the last moments.
+	DurabilityBuffered
+	// DurabilityMaster: on the master's disk; a fail-over may lose the last moments.
+	DurabilityMaster
+	// DurabilityQuorum: on the disks of most of the members that are in sync; a
+	// fail-over in which most of them answer loses nothing.
+	DurabilityQuorum
 )
 
 // RouteKind says where a topic's records land.
@@ -140,6 +155,7 @@ type Role uint8
 const (
 	RoleBroker Role = iota + 1
 	RoleRouter
-	RoleCacheSync // reads landings and applies them to a cache
-	RoleAdmin     // operators' command line
+	RoleCacheSync   // reads landings and applies them to a cache
+	RoleAdmin       // operators' command line
+	RoleCoordinator // votes on who is master of broker groups, and does nothing else
 )

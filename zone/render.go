@@ -2,6 +2,7 @@ package zone
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -29,6 +30,7 @@ func Show(t *Topology) string {
 	showZones(&b, t)
 	showBrokers(&b, t)
 	showRouters(&b, t)
+	showCoordinators(&b, t)
 	showTopics(&b, t)
 	showConsumers(&b, t)
 	return b.String()
@@ -81,12 +83,20 @@ func standbyText(z *ZoneInfo) string {
 }
 
 func showBrokers(b *strings.Builder, t *Topology) {
+	rooms := slices.ContainsFunc(brokers(t), func(n *NodeInfo) bool { return n.Room != "" })
 	rows := [][]string{{"ZONE", "BROKER", "HOST", "CLIENTS", "PEER", "GOSSIP", "ADMIN"}}
+	if rooms {
+		rows[0] = append(rows[0], "ROOM")
+	}
 	for _, z := range t.index.zoneList {
 		zone := string(z.Name)
 		for _, g := range z.Groups {
 			for _, n := range g.Nodes {
-				rows = append(rows, append([]string{zone, string(n.Name)}, hostAndPorts(n.Client, n.Peer, n.Gossip, n.Admin)...))
+				row := append([]string{zone, string(n.Name)}, hostAndPorts(n.Client, n.Peer, n.Gossip, n.Admin)...)
+				if rooms {
+					row = append(row, orDash(string(n.Room)))
+				}
+				rows = append(rows, row)
 				zone = ""
 			}
 		}
@@ -184,8 +194,8 @@ func showTopics(b *strings.Builder, t *Topology) {
 		if topic.Kind == KindDelay {
 			kind += " to " + formatDuration(topic.MaxDelay)
 		}
-		if topic.Durability == DurabilityBuffered {
-			kind += ", buffered"
+		if promise := topic.promise(); promise != "" {
+			kind += ", " + promise
 		}
 		if topic.Receipts != nil {
 			kind += ", receipts to " + string(topic.Receipts.Name)

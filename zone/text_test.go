@@ -125,6 +125,13 @@ func TestDiffNamesWhatChanges(t *testing.T) {
 		{"retention: 168h", "retention: 24h", "~ topic ledger: retention: 168h -> 24h"},
 		{"  - name: orders\n", "  - name: orders\n    kind: delay\n", "~ topic orders: kind: normal -> delay\n~ topic orders: max_delay: - -> 720h"},
 		{"  - name: transfer\n", "  - name: transfer\n    receipts: orders\n", "~ topic transfer: receipts: - -> orders"},
+		{"durability: synced", "durability: quorum", "~ topic ledger: durability: all-in-sync -> quorum"},
+		{"durability: synced", "durability: all-in-sync", ""},
+		{"durability: synced", "min_in_sync: 1", ""},
+		{"client: 127.0.0.1:8091", "client: 127.0.0.1:8091\n                room: r1", "~ node cz-sz-a-1: room: - -> r1"},
+		{"  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: consul, lease: 3s}\n", "~ city shenzhen: coordinator: - -> consul under mqrouter/sample/shenzhen, lease 3s"},
+		{"  - name: shenzhen\n", "  - name: shenzhen\n    coordinator: {driver: raft, voters: [co-sz], nodes: [{name: co-sz, peer: a:1, gossip: a:2}]}\n",
+			"~ city shenzhen: coordinator: - -> raft of co-sz, lease 1.5s\n+ coordinator node co-sz"},
 		{"budget: 256MiB", "budget: 128MiB", "~ topic member: budget: 256MiB -> 128MiB"},
 		{"[shanghai, hangzhou]", "[shanghai]", "~ topic audit: residency: hangzhou,shanghai -> shanghai"},
 		{"30s, 1m, 5m", "30s", "~ consumer group ledger-book: retry: 1s, 5s, 10s, 30s, 1m, 5m -> 1s, 5s, 10s, 30s"},
@@ -245,7 +252,8 @@ func TestAddressesHaveOneSpelling(t *testing.T) {
 }
 
 func TestEveryWordIsReadAsItIsWritten(t *testing.T) {
-	for _, s := range []fmt.Stringer{RZone, GZone, CZone, ClassControl, ClassUrgent, ClassBulk, KindNormal, KindLite, DurabilitySynced, DurabilityBuffered,
+	for _, s := range []fmt.Stringer{RZone, GZone, CZone, ClassControl, ClassUrgent, ClassBulk, KindNormal, KindLite, DurabilityAllInSync, DurabilityBuffered,
+		DurabilityMaster, DurabilityQuorum, CoordinatorRaft, CoordinatorConsul, RoleCoordinator,
 		BudgetRefuse, BudgetGap, BudgetCompact, ShardByLastDigits, ShardByModulo, ShardByXXHash, RouteLocal, RouteBroadcastZone, FromNone, FromKey,
 		RoleBroker, RoleRouter, RoleCacheSync, RoleAdmin, ReachZone, ReachCity, ReachFar, ReachBroadcast} {
 		if strings.Contains(s.String(), "unknown") || s.String() == "" {

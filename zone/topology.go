@@ -31,8 +31,11 @@ type CityInfo struct {
 	CZone   *ZoneInfo
 	Routers []*NodeInfo
 	Caches  []*NodeInfo // the city's cachesync nodes; may be empty
-	MaxBody int         // bytes; the largest message body that the city's routers pass on
-	Via     *CityInfo   // from whose landings the city is served with broadcasts; nil = by their origins. See ChannelInfo.Via
+	// Coordinator says who decides which node of a broker group is its master; nil when
+	// the city has none, and then each of its groups has one node.
+	Coordinator *CoordinatorInfo
+	MaxBody     int       // bytes; the largest message body that the city's routers pass on
+	Via         *CityInfo // from whose landings the city is served with broadcasts; nil = by their origins. See ChannelInfo.Via
 }
 
 // ZoneInfo describes a zone. What Resolve reads stands first, in one cache
@@ -68,22 +71,23 @@ func (z *ZoneInfo) SlotOwner(s Slot) *GroupInfo {
 type GroupInfo struct {
 	Name  Group
 	Zone  *ZoneInfo
-	Nodes []*NodeInfo // the members; one today, master and replicas later
+	Nodes []*NodeInfo // the members, one to five; the coordinator says which is the master
 }
 
 // NodeInfo describes one process and its addresses (host:port): a broker, a
-// router, or a cachesync, which has an admin address only.
+// router, a coordinator, or a cachesync, which has an admin address only.
 type NodeInfo struct {
 	Name  Node
 	Role  Role
 	City  *CityInfo
 	Zone  *ZoneInfo  // brokers only
 	Group *GroupInfo // brokers only
+	Room  Room       // where in the city it stands; empty when the file does not say; brokers and coordinators
 
 	Client string // RocketMQ 5 clients connect here; brokers only
-	Peer   string // in-city TCP with TLS; brokers and routers
+	Peer   string // in-city TCP with TLS; brokers, routers and coordinators
 	QUIC   string // between cities; routers only
-	Gossip string // memberlist of the city's pool; brokers and routers
+	Gossip string // memberlist of the city's pool; brokers, routers and coordinators
 	WAN    string // memberlist of the routers' pool; routers only
 	Admin  string // health, metrics and operator calls; may be empty, but not of a cachesync
 }
@@ -115,13 +119,16 @@ type TopicInfo struct {
 	Queues     int
 	Kind       MessageKind
 	Durability Durability
-	Retention  time.Duration // consumed records are kept at least this long
-	Class      Class
-	Residency  []*CityInfo // cities that a record may enter; empty means all
-	Budget     int64       // bytes of backlog that one destination may hold back
-	AtBudget   BudgetEnd
-	MaxBody    int           // bytes
-	MaxDelay   time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
+	// MinInSync is how many members of the group where it is published must be in sync,
+	// else the publish is refused; at least 1.
+	MinInSync int
+	Retention time.Duration // consumed records are kept at least this long
+	Class     Class
+	Residency []*CityInfo // cities that a record may enter; empty means all
+	Budget    int64       // bytes of backlog that one destination may hold back
+	AtBudget  BudgetEnd
+	MaxBody   int           // bytes
+	MaxDelay  time.Duration // how far ahead delivery times may be; 0 unless Kind is KindDelay
 	// Idempotent is how long after its first copy a message id that comes again is
 	// the same message; 0 = ids are not looked at.
 	Idempotent time.Duration

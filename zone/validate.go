@@ -11,6 +11,7 @@ import (
 func (d *draft) validate() {
 	for _, c := range d.cities {
 		d.checkCity(c)
+		d.checkCoordinator(c)
 	}
 	d.checkGZones()
 	for _, z := range d.zones {
@@ -49,6 +50,7 @@ func (d *draft) checkCity(c *draftCity) {
 			if len(g.nodes) == 0 {
 				d.add(g.at, fmt.Sprintf("broker group %s has no node", orUnnamed(string(g.info.Name))), "declare at least one under nodes")
 			}
+			d.checkMembers(g)
 		}
 		if z.maxBodyAt.line > 0 && z.info.MaxBody > c.info.MaxBody {
 			d.add(z.maxBodyAt, fmt.Sprintf("zone %s stores bodies of %s, and the routers of %s pass on at most %s",
@@ -324,6 +326,11 @@ func (d *draft) eachNode(visit func(*draftNode)) {
 		}
 		for _, n := range c.caches {
 			visit(n)
+		}
+		if c.coordinator != nil {
+			for _, n := range c.coordinator.nodes {
+				visit(n)
+			}
 		}
 		for _, z := range c.zones {
 			for _, g := range z.groups {

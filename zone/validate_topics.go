@@ -35,6 +35,7 @@ func (d *draft) checkTopic(t *draftTopic) {
 	d.checkTransaction(t)
 	d.checkReceipts(t)
 	d.checkIdempotent(t)
+	d.checkInSync(t)
 	d.checkKind(t)
 	d.checkResidency(t)
 	d.checkLimits(t)

@@ -19,7 +19,11 @@ var (
 		{KindTransaction, "transaction"}, {KindPriority, "priority"}, {KindLite, "lite"},
 	}
 
-	durabilityWords = []word[Durability]{{DurabilitySynced, "synced"}, {DurabilityBuffered, "buffered"}}
+	// synced is what a group of one node, and this system before, calls all-in-sync.
+	durabilityWords = []word[Durability]{
+		{DurabilityAllInSync, "all-in-sync"}, {DurabilityQuorum, "quorum"}, {DurabilityMaster, "master"},
+		{DurabilityBuffered, "buffered"}, {DurabilityAllInSync, "synced"},
+	}
 
 	budgetEndWords = []word[BudgetEnd]{{BudgetRefuse, "refuse"}, {BudgetGap, "gap"}, {BudgetCompact, "compact"}}
 
@@ -38,6 +42,7 @@ var (
 
 	roleWords = []word[Role]{
 		{RoleBroker, "broker"}, {RoleRouter, "router"}, {RoleCacheSync, "cachesync"}, {RoleAdmin, "admin"},
+		{RoleCoordinator, "coordinator"},
 	}
 
 	reachWords = []word[Reach]{

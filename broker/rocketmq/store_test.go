@@ -69,7 +69,7 @@ func (s *memStore) Publish(_ context.Context, msgs []broker.Message, out []broke
 			continue
 		}
 		rec := &record.Record{
-			Type: record.TypeMessage, Topic: m.Topic.Name, Kind: m.Kind, Class: zone.ClassBulk, Durability: zone.DurabilitySynced, Shard: record.NoShard,
+			Type: record.TypeMessage, Topic: m.Topic.Name, Kind: m.Kind, Class: zone.ClassBulk, Durability: zone.DurabilityAllInSync, Shard: record.NoShard,
 			Born: m.Born, Stored: time.Now(), MessageID: m.ID, Tag: m.Tag, Keys: m.Keys, MessageGroup: m.MessageGroup,
 			TraceContext: m.TraceContext, BornHost: m.BornHost, Encoding: m.Encoding, Digest: m.Digest, Body: m.Body, Priority: m.Priority,
 		}

@@ -118,7 +118,7 @@ func (id Identity) String() string {
 }
 
 func parseRole(word string) (zone.Role, error) {
-	for _, r := range []zone.Role{zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleAdmin} {
+	for _, r := range []zone.Role{zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleAdmin, zone.RoleCoordinator} {
 		if r.String() == word {
 			return r, nil
 		}
@@ -173,8 +173,8 @@ func IdentityOf(cert *x509.Certificate) (Identity, error) {
 }
 
 // AuthorizeBy returns a function that checks identities against the topology in
-// force: the role must be one of roles, and a broker or router must stand there
-// with the same role, city and zone. A cachesync may, and then must match too.
+// force: the role must be one of roles, and a broker, router or coordinator must stand
+// there with the same role, city and zone. A cachesync may, and then must match too.
 // Nodes that are not declared in a topology name a city that is, and do not
 // have the name of a declared node.
 func AuthorizeBy(topology func() *zone.Topology, roles ...zone.Role) func(Identity) error {
@@ -185,7 +185,7 @@ func AuthorizeBy(topology func() *zone.Topology, roles ...zone.Role) func(Identi
 			allowed = allowed || r == id.Role
 		}
 		node := t.FindNode(id.Name)
-		declared := id.Role == zone.RoleBroker || id.Role == zone.RoleRouter ||
+		declared := id.Role == zone.RoleBroker || id.Role == zone.RoleRouter || id.Role == zone.RoleCoordinator ||
 			id.Role == zone.RoleCacheSync && node != nil
 		switch {
 		case !allowed:

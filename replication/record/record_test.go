@@ -45,7 +45,7 @@ func minimal() *Record { return &Record{Type: TypeTopologyApplied, Shard: NoShar
 func broadcastRecord() *Record {
 	return &Record{Type: TypeMessage, Identity: Identity{Group: "g"}, Topic: "members", Shard: NoShard,
 		Target: "channel-1", Channel: true, Class: zone.ClassUrgent, Kind: zone.KindNormal,
-		Durability: zone.DurabilitySynced, Properties: []Property{{"version", "7"}}, Body: make([]byte, 300)}
+		Durability: zone.DurabilityAllInSync, Properties: []Property{{"version", "7"}}, Body: make([]byte, 300)}
 }
 
 // onceRecord counts once in its window.

@@ -40,6 +40,7 @@ func merge(older, newer *scene) *scene {
 		if now[c.name] == c {
 			c.routers = mergeNodes(old.routers, c.routers)
 			c.caches = mergeNodes(old.caches, c.caches)
+			c.coordinators = mergeNodes(old.coordinators, c.coordinators)
 		}
 	}
 	mergeStandbys(older, newer)
@@ -52,7 +53,8 @@ func mergeGone(older, newer *scene, now map[string]*city) {
 	for _, c := range older.cities {
 		target := now[c.name]
 		if target == nil {
-			gone := &city{name: c.name, mark: removed, routers: mergeNodes(c.routers, nil), caches: mergeNodes(c.caches, nil)}
+			gone := &city{name: c.name, mark: removed, routers: mergeNodes(c.routers, nil), caches: mergeNodes(c.caches, nil),
+				coordinators: mergeNodes(c.coordinators, nil)}
 			for _, z := range c.zones {
 				gone.zones = append(gone.zones, z.markAll(removed))
 			}

@@ -23,6 +23,7 @@ var dotColours = map[string]string{
 	"RZone": blue[0], "GZone": purple[0], "CZone": green[0],
 	"added": green[0], "removed": red[0], "changed": amber[0],
 	"topic": magenta[0], "standby": amber[0], "remote": orange[0], "link": grey[0], "cache": teal[0],
+	"coordinator": purple[0],
 }
 
 // dot prints the scene in the DOT language. Cities are clusters; a link leads
@@ -44,6 +45,9 @@ func dot(s *scene) []byte {
 		}
 		if len(c.caches) > 0 {
 			fmt.Fprintf(&b, "    \"caches/%d\" [label=%s, shape=cylinder, color=%q];\n", i, quote(nodeLines("caches", c.caches)...), dotColours["cache"])
+		}
+		if len(c.coordinators) > 0 {
+			fmt.Fprintf(&b, "    \"coordinators/%d\" [label=%s, shape=octagon, color=%q];\n", i, quote(nodeLines("coordinators", c.coordinators)...), dotColours["coordinator"])
 		}
 		b.WriteString("  }\n")
 	}

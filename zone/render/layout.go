@@ -120,7 +120,7 @@ func (c *cityPlan) measure() {
 		c.box.w += cardWidth + c.gutter(i)
 	}
 	c.box.w -= gutterBase
-	c.box.h = headHeight + cityPad + (c.chipRows(len(c.city.routers))+c.chipRows(len(c.city.caches)))*chipStep
+	c.box.h = headHeight + cityPad + c.strips()
 	for r := range c.rows {
 		c.box.h += c.rowHeight(r) + c.gap(r)
 	}
@@ -129,7 +129,7 @@ func (c *cityPlan) measure() {
 // fill places the cards and returns the chips.
 func (c *cityPlan) fill() []chip {
 	y := c.box.y + headHeight
-	strips := (c.chipRows(len(c.city.routers)) + c.chipRows(len(c.city.caches))) * chipStep
+	strips := c.strips()
 	if c.flipped {
 		y = c.box.y + cityPad + strips
 	}
@@ -143,13 +143,23 @@ func (c *cityPlan) fill() []chip {
 		}
 		y += h + c.gap(r)
 	}
-	// Routers stand next to the band, caches between them and the zones.
-	routers, caches := y+c.chipRows(len(c.city.caches))*chipStep, y
+	// Routers stand next to the band, caches and coordinators between them and the zones.
+	high := func(nodes []nodeView) int { return c.chipRows(len(nodes)) * chipStep }
+	coordinators := y
+	caches := coordinators + high(c.city.coordinators)
+	routers := caches + high(c.city.caches)
 	if c.flipped {
 		routers = c.box.y + cityPad
-		caches = routers + c.chipRows(len(c.city.routers))*chipStep
+		caches = routers + high(c.city.routers)
+		coordinators = caches + high(c.city.caches)
 	}
-	return append(c.chipsAt(c.city.routers, "router", routers), c.chipsAt(c.city.caches, "cache", caches)...)
+	chips := append(c.chipsAt(c.city.routers, "router", routers), c.chipsAt(c.city.caches, "cache", caches)...)
+	return append(chips, c.chipsAt(c.city.coordinators, "coordinator", coordinators)...)
+}
+
+// strips returns the height of all rows of chips.
+func (c *cityPlan) strips() int {
+	return (c.chipRows(len(c.city.routers)) + c.chipRows(len(c.city.caches)) + c.chipRows(len(c.city.coordinators))) * chipStep
 }
 
 func (c *cityPlan) columnX(col int) int {

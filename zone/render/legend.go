@@ -11,10 +11,11 @@ func (k key) width() int { return 34 + runes(k.text)*charWidth + 22 }
 
 // keys lists what the picture has, so that the legend explains nothing else.
 func keys(s *scene) []key {
-	kinds, remote, inCity, routers, caches := map[string]bool{}, false, false, false, false
+	kinds, remote, inCity, routers, caches, coordinators := map[string]bool{}, false, false, false, false, false
 	for _, c := range s.cities {
 		routers = routers || len(c.routers) > 0
 		caches = caches || len(c.caches) > 0
+		coordinators = coordinators || len(c.coordinators) > 0
 		for _, z := range c.zones {
 			kinds[z.kind] = true
 		}
@@ -33,6 +34,7 @@ func keys(s *scene) []key {
 	add(kinds["CZone"], key{class: "CZone", text: "CZone: the city's data"})
 	add(routers, key{class: "router", text: "router"})
 	add(caches, key{class: "cache", text: "cache"})
+	add(coordinators, key{class: "coordinator", text: "coordinator"})
 	add(len(s.links) > 0, key{class: "link", text: "QUIC between routers", line: true})
 	add(inCity, key{class: "standby", text: "fails over in the city", line: true, tip: "standby"})
 	add(remote, key{class: "remote", text: "fails over to another city", line: true, tip: "remote"})

@@ -61,10 +61,14 @@ func mermaid(s *scene) []byte {
 			fmt.Fprintf(&b, "    k%d[(%s)]\n", i, mermaidText(nodeLines("caches", c.caches)...))
 			class(fmt.Sprintf("k%d", i), "cache")
 		}
+		if len(c.coordinators) > 0 {
+			fmt.Fprintf(&b, "    v%d([%s])\n", i, mermaidText(nodeLines("coordinators", c.coordinators)...))
+			class(fmt.Sprintf("v%d", i), "coordinator")
+		}
 		b.WriteString("  end\n")
 	}
 	s.mermaidEdges(&b, ids)
-	for _, name := range []string{"RZone", "GZone", "CZone", "cache", "lands", "added", "removed", "changed"} {
+	for _, name := range []string{"RZone", "GZone", "CZone", "cache", "coordinator", "lands", "added", "removed", "changed"} {
 		if len(classes[name]) == 0 {
 			continue
 		}
@@ -76,14 +80,15 @@ func mermaid(s *scene) []byte {
 // mermaidClasses gives the classes strokes only, which are seen on any theme's
 // background.
 var mermaidClasses = map[string]string{
-	"RZone":   "stroke:" + blue[0],
-	"GZone":   "stroke:" + purple[0],
-	"CZone":   "stroke:" + green[0],
-	"cache":   "stroke:" + teal[0],
-	"lands":   "stroke-width:4px",
-	"added":   "stroke:" + green[0] + ",stroke-width:3px",
-	"removed": "stroke:" + red[0] + ",stroke-dasharray:4 3",
-	"changed": "stroke:" + amber[0] + ",stroke-width:3px",
+	"RZone":       "stroke:" + blue[0],
+	"GZone":       "stroke:" + purple[0],
+	"CZone":       "stroke:" + green[0],
+	"cache":       "stroke:" + teal[0],
+	"coordinator": "stroke:" + purple[0],
+	"lands":       "stroke-width:4px",
+	"added":       "stroke:" + green[0] + ",stroke-width:3px",
+	"removed":     "stroke:" + red[0] + ",stroke-dasharray:4 3",
+	"changed":     "stroke:" + amber[0] + ",stroke-width:3px",
 }
 
 func (s *scene) mermaidEdges(b *bytes.Buffer, ids map[string]string) {

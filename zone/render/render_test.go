@@ -222,7 +222,7 @@ func checkGraph(t *testing.T, f Format, b []byte) {
 	form := `digraph topology \{|\}|subgraph cluster_\d+ \{|\w+=(?:` + text + `|\w+);|(?:node|edge)` + attrs + `;|` + text + attrs + `;|` + text + ` -> ` + text + attrs + `;`
 	if f == Mermaid {
 		text = `"[^"<>]*(?:<br/>[^"<>]*)*"`
-		form = `flowchart LR|%% .*|subgraph c\d+ \[` + text + `\]|end|z\d+\[` + text + `\]|r\d+\{\{` + text + `\}\}|k\d+\[\(` + text + `\)\]|` +
+		form = `flowchart LR|%% .*|subgraph c\d+ \[` + text + `\]|end|z\d+\[` + text + `\]|r\d+\{\{` + text + `\}\}|k\d+\[\(` + text + `\)\]|v\d+\(\[` + text + `\]\)|` +
 			`[rz]\d+ (?:---|==>|<==>|-\.->)(?:\|` + text + `\|)? [rz]\d+|classDef \w+ [\w:#,. -]+|class [\w,]+ \w+`
 	}
 	re := regexp.MustCompile(`^\s*(?:` + form + `)$`)

@@ -34,7 +34,9 @@ type city struct {
 	zones   []*zoneView
 	routers []nodeView
 	caches  []nodeView
-	mark    mark
+	// coordinators are nodes that do nothing but vote on masters.
+	coordinators []nodeView
+	mark         mark
 }
 
 type nodeView struct {
@@ -86,7 +88,7 @@ func newScene(t *zone.Topology, o Options) *scene {
 	}
 	shards := zone.OwnedShards(t)
 	for _, c := range t.Cities {
-		v := &city{name: string(c.Name), routers: nodeViews(c.Routers), caches: nodeViews(c.Caches)}
+		v := &city{name: string(c.Name), routers: nodeViews(c.Routers), caches: nodeViews(c.Caches), coordinators: nodeViews(c.CoordinatorNodes())}
 		for _, z := range c.Zones {
 			v.zones = append(v.zones, newZone(z, shards[z.Index]))
 			s.addStandbys(z)

@@ -47,6 +47,7 @@ var rules = []rule{
 	{class: "CZone", fill: green},
 	{class: "router", fill: paper, stroke: grey, strokeWidth: "1"},
 	{class: "cache", fill: paper, stroke: teal, strokeWidth: "1.5"},
+	{class: "coordinator", fill: paper, stroke: purple, strokeWidth: "1.5"},
 	{class: "link", fill: none, stroke: grey, strokeWidth: "1.2"},
 	{class: "faint", shape: "stroke-opacity:.35"},
 	{class: "topic", fill: none, stroke: magenta, strokeWidth: "2.2"},

@@ -96,11 +96,16 @@ func TestValidateTellsWhatNodesRefuse(t *testing.T) {
 		"":                                      {topic, ExitOK, "is valid", ""},
 		"    kind: lite\n":                      {topic, ExitOK, "topic orders is of kind lite", ""},
 		"    at_budget: gap\n    colour: red\n": {topic, ExitFailed, "colour", "has 1 fault\n"},
-		second + node:                           {"            nodes:\n", ExitFailed, "broker group cz-sz-a has 2 nodes", "nodes of this version refuse it"},
+		second + node:                           {"            nodes:\n", ExitFailed, "broker group cz-sz-a has 2 nodes, and city shenzhen has no coordinator", "has 1 fault\n"},
+		"  - name: shenzhen\n    coordinator: {driver: raft, voters: [cz-sz-a-2]}\n": {second, ExitFailed, "broker group cz-sz-a has 2 nodes; one is supported", "nodes of this version refuse it"},
 	} {
 		path := filepath.Join(t.TempDir(), "topology.yaml")
 		text := strings.Replace(string(sample.YAML), want.after, want.after+add, 1)
-		if want.after != topic {
+		switch want.after {
+		case second:
+			text = strings.Replace(strings.Replace(string(sample.YAML), "  - name: shenzhen\n", add, 1), node, second+node, 1)
+		case topic:
+		default:
 			text = strings.Replace(string(sample.YAML), want.after+node, want.after+add, 1)
 		}
 		if add != "" && text == string(sample.YAML) {

@@ -100,6 +100,9 @@ func (e *env) validated(path string, t *zone.Topology) error {
 				fmt.Fprintf(w, "note: topic %s is of kind %s: this version refuses publishes to it\n", topic.Name, topic.Kind)
 			}
 		}
+		for _, advice := range zone.Advice(t) {
+			fmt.Fprintf(w, "note: %s\n", advice)
+		}
 	}); err != nil {
 		return err
 	}

@@ -244,8 +244,10 @@ func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
 		return node.Router(ctx, cfg, o)
 	case zone.RoleCacheSync:
 		return node.CacheSync(ctx, cfg, o)
-	default:
+	case zone.RoleBroker:
 		return node.Broker(ctx, cfg, o)
+	default:
+		return fmt.Errorf("%s is a %s, which this version does not start", n.Name, n.Role)
 	}
 }
 

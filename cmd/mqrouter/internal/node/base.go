@@ -206,6 +206,9 @@ func citySeeds(t *zone.Topology, name zone.City) []string {
 	for _, r := range c.Routers {
 		seeds = append(seeds, r.Gossip)
 	}
+	for _, n := range c.CoordinatorNodes() {
+		seeds = append(seeds, n.Gossip)
+	}
 	for _, z := range c.Zones {
 		for _, g := range z.Groups {
 			for _, n := range g.Nodes {

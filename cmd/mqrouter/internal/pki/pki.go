@@ -107,6 +107,7 @@ func Nodes(t *zone.Topology) []*zone.NodeInfo {
 	for _, c := range t.Cities {
 		all = append(all, c.Routers...)
 		all = append(all, c.Caches...)
+		all = append(all, c.CoordinatorNodes()...)
 		for _, z := range c.Zones {
 			for _, g := range z.Groups {
 				all = append(all, g.Nodes...)
