@@ -47,6 +47,8 @@
 //	Want      -->                       <--  Found | Refuse
 //	Applied   -->                       <--  Landed, Gap
 //	Call      -->                       <--  Reply | Refuse
+//	Follow    -->                       <--  Lead | Seed | Refuse
+//	ShipAck   -->                       <--  Ship (after Lead), Part (after Seed)
 //	End       <->                            either side, once
 //
 // Session 0 carries Hello in both directions before anything else, then Probe,

@@ -26,6 +26,12 @@ const (
 	TypeReach                      // the cities that a router reaches, on session 0 of a link
 	TypeCall                       // opener: do this; between the brokers of a zone
 	TypeReply                      // answer to Call
+	TypeFollow                     // opener: give me the log of our broker group
+	TypeLead                       // answer to Follow: the log follows
+	TypeShip                       // a stretch of the log
+	TypeShipAck                    // how far a replica is
+	TypeSeed                       // answer to Follow: another store follows
+	TypePart                       // a part of a seed's file
 	typeEnd
 )
 
@@ -36,6 +42,8 @@ var typeNames = [typeEnd]string{
 	TypeProbeReply: "probe-reply", TypeEnd: "end", TypeWant: "want", TypeFound: "found",
 	TypeLanded: "landed", TypeApplied: "applied", TypeVia: "via", TypeReach: "reach",
 	TypeCall: "call", TypeReply: "reply",
+	TypeFollow: "follow", TypeLead: "lead", TypeShip: "ship", TypeShipAck: "ship-ack",
+	TypeSeed: "seed", TypePart: "part",
 }
 
 // Known reports whether this version knows the type.
