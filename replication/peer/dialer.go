@@ -67,7 +67,7 @@ func NewDialer(o Options) (*Dialer, error) {
 // Open returns a new session with the number, on the target's connection, which
 // it makes when there is none: one deadline, Timing.Handshake, covers connect,
 // TLS and greeting. The peer learns of the session by its first frame, which
-// must be Open, Want or Seal. Errors are *DialError (shared by all that wait for
+// must be Open, Want, Seal, Call or Follow. Errors are *DialError (shared by all that wait for
 // the same attempt), *wire.ClosedError with CodeTooMany, ErrSession, ErrClosed
 // and ctx's. Ending ctx does not end the attempt.
 func (d *Dialer) Open(ctx context.Context, t Target, number uint64) (*Session, error) {

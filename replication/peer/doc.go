@@ -19,7 +19,7 @@
 //	TLS 1.3, both certificates
 //	Hello (session 0)    -->
 //	                     <--     Hello | Refuse (session 0)
-//	Open, Want, Seal, Call -->   begins the session that its header names
+//	Open, Want, Seal, Call, Follow --> begins the session that its header names
 //	frames of sessions  <-->
 //	Probe, ProbeReply   <-->     session 0, keeps the connection alive
 //	                     <--     Drain, session 0: given on to every session
@@ -27,7 +27,8 @@
 //
 // What Hello says must agree with the certificate. Only the dialling side opens
 // sessions. A frame of an unknown session that begins none is skipped unread, and
-// so is a Call of who is no broker of the same zone.
+// so is a Call of who is no broker of the same zone, and a Follow of who is not,
+// by certificate and topology, another member of the same broker group.
 //
 // # Sessions
 //

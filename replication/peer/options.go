@@ -92,6 +92,10 @@ type Options struct {
 	// acceptable; any answer but wire.CodeOK refuses the connection, and the
 	// text is told to the peer. Nil admits all. It must not block.
 	Admit func(wire.Hello) (code wire.Code, text string)
+	// Fellow is asked by a Listener, for each session that would follow the log of
+	// this node's broker group, whether the topology in force names the node, with
+	// this identity, as a member of that group. Nil = nobody. It must not block.
+	Fellow func(Identity) bool
 	// DialContext replaces TCP; nil means TCP.
 	DialContext func(ctx context.Context, addr string) (net.Conn, error)
 
@@ -123,6 +127,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Admit == nil {
 		o.Admit = func(wire.Hello) (wire.Code, string) { return wire.CodeOK, "" }
+	}
+	if o.Fellow == nil {
+		o.Fellow = func(Identity) bool { return false }
 	}
 	if o.DialContext == nil {
 		o.DialContext = func(ctx context.Context, addr string) (net.Conn, error) {

@@ -125,8 +125,7 @@ func skip(br *bufio.Reader, h *wire.Header) error {
 // begin starts the session that the frame opens, or returns nil. Late frames of
 // sessions that have ended begin nothing.
 func (c *conn) begin(h *wire.Header) *Session {
-	opens := h.Type == wire.TypeOpen || h.Type == wire.TypeWant || h.Type == wire.TypeSeal || h.Type == wire.TypeCall
-	if c.accept == nil || !opens {
+	if c.accept == nil || !opens(h.Type) {
 		return nil
 	}
 	code, text := c.entitled(h)
@@ -155,8 +154,18 @@ func (c *conn) begin(h *wire.Header) *Session {
 	return s
 }
 
+// opens reports whether a frame of the type begins a session.
+func opens(t wire.Type) bool {
+	switch t {
+	case wire.TypeOpen, wire.TypeWant, wire.TypeSeal, wire.TypeCall, wire.TypeFollow:
+		return true
+	}
+	return false
+}
+
 // entitled judges the frame that opens a session before its payload is read. Only
 // brokers of one zone call each other: the others' bodies must not cost memory.
+// Only members of one group follow each other's log: it holds everything.
 func (c *conn) entitled(h *wire.Header) (code wire.Code, text string) {
 	limit := uint32(maxOpening)
 	if h.Type == wire.TypeCall {
@@ -166,10 +175,20 @@ func (c *conn) entitled(h *wire.Header) (code wire.Code, text string) {
 		}
 		limit = uint32(wire.CallSize(wire.MaxCall))
 	}
+	if h.Type == wire.TypeFollow && !c.fellow() {
+		return wire.CodeWrongIdentity, "the log of a group is for its members"
+	}
 	if h.Length > limit {
 		return wire.CodeMalformed, "opening frame too large"
 	}
 	return wire.CodeOK, ""
+}
+
+// fellow reports whether the other side is another member of this node's group: by
+// its certificate, as the topology knows it now, and by its own word.
+func (c *conn) fellow() bool {
+	them := identityOf(&c.peer)
+	return c.o.Group != "" && c.peer.Group == c.o.Group && them != c.o.Self && c.o.Fellow(them)
 }
 
 func (c *conn) takeEnd(br *bufio.Reader, h *wire.Header, s *Session) error {
