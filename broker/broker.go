@@ -294,16 +294,16 @@ func (b *Broker) Group() *zone.GroupInfo { return b.view.Load().group }
 // Zone returns this broker's zone in the topology in force.
 func (b *Broker) Zone() *zone.ZoneInfo { return b.view.Load().zone }
 
-// SetLiveness sets who is asked at the expiry of a Renew delivery whether the
-// client still lives; without it every client counts as living. f must not
+// SetLiveness sets who is asked at the expiry of a Renew delivery whether its
+// holder still lives; without it every holder counts as living. f must not
 // block or call the broker.
-func (b *Broker) SetLiveness(f func(clientID string) bool) { b.alive.Store(&f) }
+func (b *Broker) SetLiveness(f func(holder string) bool) { b.alive.Store(&f) }
 
-// ClientGone brings what the client has in hands under Renew back after a
+// ClientGone brings what the holder has in hands under Renew back after a
 // second, without waiting for the next expiry. It looks at everything in hands.
-func (b *Broker) ClientGone(clientID string) {
+func (b *Broker) ClientGone(holder string) {
 	for _, h := range b.handsList() {
-		h.disp.ClientGone(b.now(), clientID)
+		h.disp.ClientGone(b.now(), holder)
 	}
 	poke(b.kick)
 }

@@ -122,9 +122,10 @@ type ReceiveRequest struct {
 	MaxBytes  int           // stop before this many body bytes, but return at least one message; 0 = no bound
 	Invisible time.Duration // how long the messages are hidden from others
 	Wait      time.Duration // how long to wait for the first message
-	Renew     bool          // renew the invisible time at expiry while the client lives (SetLiveness)
+	Renew     bool          // renew the invisible time at expiry while its holder lives (SetLiveness)
 	ClientID  string
 	AttemptID string
+	Holder    string // of whom SetLiveness is asked under Renew; empty: ClientID
 }
 
 // Delivery is one message in a consumer's hands.

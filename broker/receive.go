@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -136,7 +137,7 @@ func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest, attempt 
 	t := newTaker(ctx, b, h, r, queues)
 	now := b.now()
 	got, more := h.disp.Take(consumer.TakeRequest{
-		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: r.ClientID, Match: t.match,
+		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: cmp.Or(r.Holder, r.ClientID), Match: t.match,
 		Key: t.key, Attempt: attempt,
 	}, nil)
 	poke(b.kick) // the filter may have settled some, an expiry is due later

@@ -21,6 +21,14 @@
 // its client does not read; pulled messages that wait to be read are bounded, too
 // (answers.go).
 //
+// # Lost answers
+//
+// What a push consumer receives is renewed while the client lives and the connection
+// that brought it stands (connections.go): with a connection that breaks an answer
+// may be lost, and a client that does not know of it never acknowledges. Its messages
+// come again when their time is over, or at once where it repeats the attempt id. A
+// client that reconnects in the middle of its work may see a message twice for that.
+//
 // # Traces
 //
 // A message that its client, or the Sampler, wants traced gets a publish span,

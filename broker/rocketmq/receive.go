@@ -18,8 +18,8 @@ import (
 
 const (
 	// renewInvisible hides what a push consumer received; the broker renews it for
-	// as long as the client lives, so it only says how soon the messages of a dead
-	// client can come back.
+	// as long as the client lives and its connection stands, so it only says how soon
+	// the messages of a dead client, or those of an answer that was lost, can come back.
 	renewInvisible = 30 * time.Second
 	// pollMargin is left of a call's deadline when its poll ends, so that the
 	// answer still arrives: clients add 3 s to their poll time.
@@ -167,6 +167,9 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 	r.MaxBytes = maxReceiveBytes
 	r.Renew = req.GetAutoRenew() && known
 	r.ClientID = id
+	if r.Renew {
+		r.Holder = holderOf(ctx, id)
+	}
 	if a := req.GetAttemptId(); len(a) <= maxMessageID {
 		r.AttemptID = a
 	}

@@ -37,6 +37,7 @@ type Server struct {
 	opts     Options
 	store    Store
 	clients  *registry
+	conns    *connections
 	guard    *guard // nil = off
 	filters  *filters
 	metrics  *instruments
@@ -63,7 +64,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), conns: newConnections(), polls: make(chan struct{}, o.MaxPolls),
 		memory: newMemory(int64(o.MaxRequests)), answers: answers{limit: int64(o.MaxRequests)}, resend: resendAfter, sendTime: sendTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
@@ -117,7 +118,7 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 	s.sniff.Store(sniff)
 	var wg sync.WaitGroup
 	served := make(chan error, 1)
-	wg.Go(func() { served <- s.grpc.Serve(sniff) })
+	wg.Go(func() { served <- s.grpc.Serve(s.conns.over(sniff)) })
 	wg.Go(s.expireLoop)
 	if s.guard != nil {
 		wg.Go(func() { s.guard.follow(s.stopping) })
@@ -169,10 +170,6 @@ func (s *Server) expireLoop() {
 		}
 	}
 }
-
-// Alive reports whether the client of that id is connected or was heard of lately.
-// The broker asks it whether to renew a delivery (SetLiveness). It does not block.
-func (s *Server) Alive(clientID string) bool { return s.clients.alive(clientID) }
 
 // topology returns the topology in force and this node's zone in it; z is nil when
 // the topology has lost the zone.
