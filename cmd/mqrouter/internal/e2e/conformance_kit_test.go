@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +30,10 @@ var conformanceTopics = []conformanceTopic{
 	{"directed", "normal", ""},
 	{"ledger", "normal", ""},
 	{"member", "normal", ""},
-	{"near", "normal", "route: local, max_body: 4032KiB"},
+	{slimTopic, "normal", "route: {shard: {property: userId}}, max_body: 4032KiB"},
+	{hugeTopic, "normal", "route: {shard: {property: userId}}, max_body: 7MiB"},
+	{onceTopic, "normal", "route: {shard: {property: userId}}, idempotent: 10m"},
+	{onceFIFOTopic, "fifo", "route: {shard: {property: userId}}, idempotent: 10m"},
 	{"small", "normal", "route: local, max_body: 1KiB"},
 	{priorityTopic, "priority", "route: {shard: {property: userId}}"},
 	{guardedTopic, "normal", "route: {shard: {property: userId}}"},
@@ -56,7 +60,8 @@ func conformanceDev(t *testing.T) *deployment {
 			topics += fmt.Sprintf("  - {name: %s, kind: %s, %s}\n", c.name, c.kind, c.keys)
 		}
 	}
-	text := strings.Replace(string(sample.YAML), "\nconsumer_groups:\n", "\n"+topics+"\nconsumer_groups:\n", 1)
+	text := roomy.ReplaceAllString(string(sample.YAML), "$0$1  max_body: 7MiB\n")
+	text = strings.Replace(text, "\nconsumer_groups:\n", "\n"+topics+"\nconsumer_groups:\n", 1)
 	for _, g := range conformanceGroups() {
 		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, fifo: %t, retry: {steps: [1s]}}\n", g.name, strings.Join(names, ", "), g.attempts, g.fifo)
 	}
@@ -70,6 +75,10 @@ func conformanceDev(t *testing.T) *deployment {
 	d.await(t, "Ctrl-C stops it", 2*time.Minute)
 	return d
 }
+
+// roomy finds the names of the sample's cities and zones of consumers, to let larger
+// bodies pass there than is usual.
+var roomy = regexp.MustCompile(`(?m)^( +)- name: (?:shanghai|hangzhou|shenzhen|rz\d\d)\n`)
 
 // conformanceGroup is a consumer group of a language, scenario and kind of consumer.
 type conformanceGroup struct {

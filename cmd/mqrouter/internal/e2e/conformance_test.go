@@ -19,7 +19,7 @@ import (
 
 // scenarios are what every official client goes through, the longest first. Times
 // are the client's own; a scenario is judged by what its client saw.
-var scenarios = slices.Concat(fifoScenarios, normalScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios, oddScenarios)
+var scenarios = slices.Concat(fifoScenarios, normalScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios, oddScenarios, largeScenarios, lostScenarios)
 
 // normalScenarios have messages that are neither ordered nor wait for anything.
 var normalScenarios = []scenario{
@@ -31,7 +31,6 @@ var normalScenarios = []scenario{
 	{name: "dead letter", attempts: 2, run: deadLetter},
 	{name: "invisible", run: invisible},
 	{name: "short poll", run: shortPoll},
-	{name: "large", run: large},
 	{name: "refusals", run: refusals},
 	{name: "restart", run: clientRestart},
 	{name: "readme", cities: true, run: readmeProgram},
@@ -278,36 +277,6 @@ func shortPoll(s *stage) {
 	simple := s.consumer("simple", rz01, "orders", s.tag(), map[string]any{"await": 1000})
 	if got := s.receive(simple, 30*time.Second); len(got) > 0 {
 		s.Errorf("nothing was sent, and came %s", bodies(got))
-	}
-}
-
-// large sends bodies up to the limit and one byte above, and then goes on with the
-// same producer.
-func large(s *stage) {
-	limits := map[string]int{"orders": 4 << 20, "near": 4032 << 10}
-	topic := "orders"
-	if s.d.lang.maxBody < limits[topic] {
-		topic = "near"
-	}
-	limit := limits[topic]
-	push := s.consumer("push", rz01, topic, s.tag())
-	simple := s.consumer("simple", rz01, topic, s.tag())
-	producer := s.producer(rz01, topic, "small")
-	var sent []string
-	for _, size := range []int{1 << 20, limit} {
-		sent = append(sent, s.send(producer, message{topic: topic, size: size, tag: s.tag()}))
-	}
-	// The client knows the largest of its topics' limits and keeps to it; one
-	// topic's own is the server's to say.
-	s.refused(producer, message{topic: topic, size: 4<<20 + 1}, "exceed", "large", "size", "limit")
-	s.refused(producer, message{topic: "small", size: 1<<10 + 1}, "1025 bytes, the limit of the topic small is 1024")
-	sent = append(sent, s.send(producer, message{topic: topic, body: "the next one", tag: s.tag()}))
-	got := s.pushed(push, len(sent))
-	s.same("push", got, sent)
-	s.same("simple", s.take(simple, len(sent)), sent)
-	body := bytes.Repeat([]byte("abcdefghijklmnopqrstuvwxyz"), limit/26+1)[:limit]
-	if m := got[sent[1]]; m.Size != limit || m.SHA256 != fmt.Sprintf("%x", sha256.Sum256(body)) {
-		s.Errorf("the body at the limit came with %d bytes, checksum %s", m.Size, m.SHA256)
 	}
 }
 

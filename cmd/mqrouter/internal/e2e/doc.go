@@ -9,6 +9,9 @@
 // what was acknowledged, and where each message arrived; its verdict is the
 // promises I1 to I3, a cacheWatch has I6.
 //
+// A clientRelay stands between an official client and the servers; it loses answers
+// and changes what the client sends.
+//
 // Tests named after a key, such as TestD3_, are the scenarios by which systems of
 // this kind have hurt people. TestFaultsLoseAndDoubleNothing draws its faults from
 // a seed, which it prints; -seed replays them. With MQROUTER_LONG set (make soak)

@@ -31,8 +31,8 @@ type language struct {
 
 var languages = []language{
 	{name: "node", lacks: lacksNode, start: nodeDriver, script: nodeScript, maxBody: 4<<20 - 64<<10}, // receives nothing above 4 MiB in all
-	{name: "python", lacks: lacksPython, start: pythonDriver, script: pythonScript, maxBody: 4 << 20},
-	{name: "java", lacks: lacksJava, start: javaDriver, script: javaScript, maxBody: 4 << 20},
+	{name: "python", lacks: lacksPython, start: pythonDriver, script: pythonScript, maxBody: 7 << 20},
+	{name: "java", lacks: lacksJava, start: javaDriver, script: javaScript, maxBody: 7 << 20},
 }
 
 func clientsDir(t *testing.T) string { return filepath.Join(repoRoot(t), "testdata", "clients") }
