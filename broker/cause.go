@@ -21,14 +21,20 @@ const (
 // publish.
 const CauseDue CauseKind = 4
 
+// CauseStranded is the Cause of a dead letter in ParkedTopic: a delayed message whose
+// topic the topology did not have when it was due, nor topicGrace later (Reason).
+// Bucket and Offset name where it waited, and Original is its identity.
+const CauseStranded CauseKind = 7
+
 // Cause says why a message is in a dead-letter topic and holds what replaying
 // it needs. It is the Cause of a TypeDeadLetter record, and of a TypeMessage
 // record that brings one back (CauseReplay) or was delayed (CauseDue):
 //
 //	version u8 = 1 | kind u8 | topic str | queue uvarint | offset uvarint |
 //	topic incarnation u64 | group str | attempts uvarint |            (consumer)
-//	flow | city str | group str | number uvarint | outcome u8 | reason uvarint | (leg; number: the bucket of CauseDue)
-//	origin group str, incarnation u64, epoch uvarint, position uvarint
+//	flow | city str | group str | number uvarint | outcome u8 | reason uvarint | (leg; number: the bucket of CauseDue and CauseStranded, 1 of a commit that is ordered)
+//	origin group str, incarnation u64, epoch uvarint, position uvarint |
+//	by str, why str                                                   (a commit that an operator ordered)
 //
 // where str is a uvarint length and bytes, and flow is origin str, incarnation
 // u64, target str, channel u8, class u8, lane u8. Both halves are always there.
@@ -51,13 +57,20 @@ type Cause struct {
 	Outcome     record.Outcome
 	Reason      record.Reason
 
-	// Of CauseDue; Offset is the number in the bucket.
+	// Of CauseDue and CauseStranded; Offset is the number in the bucket.
 	Bucket uint64
 
 	Original record.Identity // of the message itself
 
 	Offsets []consumer.Range // of CauseReceipt: what it is the receipt of
+	Order   Order            // of CauseCommit, when an operator ordered it
 }
+
+// ordered reports whether an operator ordered a commit.
+func (c *Cause) ordered() bool { return c.Kind == CauseCommit && c.Order.given() }
+
+// ofTimer reports whether the cause names where a delayed message waited.
+func (c *Cause) ofTimer() bool { return c.Kind == CauseDue || c.Kind == CauseStranded }
 
 const causeVersion = 1
 
@@ -74,9 +87,12 @@ func appendCause(dst []byte, c *Cause) []byte {
 	e.flow(c.Flow)
 	e.str(string(c.City))
 	e.str(string(c.Destination))
-	if c.Kind == CauseDue {
+	switch {
+	case c.ofTimer():
 		e.uint(c.Bucket)
-	} else {
+	case c.ordered():
+		e.uint(1)
+	default:
 		e.uint(c.Number)
 	}
 	e.byte(byte(c.Outcome))
@@ -85,8 +101,11 @@ func appendCause(dst []byte, c *Cause) []byte {
 	e.u64(uint64(c.Original.Incarnation))
 	e.uint(c.Original.Epoch)
 	e.uint(uint64(c.Original.Position))
-	if c.Kind == CauseReceipt {
+	switch {
+	case c.Kind == CauseReceipt:
 		e.offsets(c.Offsets)
+	case c.ordered():
+		e.order(c.Order)
 	}
 	return e.b
 }
@@ -112,8 +131,12 @@ func ParseCause(b []byte) (Cause, error) {
 		Outcome:          record.Outcome(d.byte()),
 		Reason:           record.Reason(d.uint()),
 	}
-	if c.Kind == CauseDue {
+	ordered := c.Kind == CauseCommit && c.Number == 1
+	switch {
+	case c.ofTimer():
 		c.Bucket, c.Number = c.Number, 0
+	case ordered:
+		c.Number = 0
 	}
 	c.Original = record.Identity{
 		Group:       zone.Group(d.str()),
@@ -121,8 +144,11 @@ func ParseCause(b []byte) (Cause, error) {
 		Epoch:       d.uint(),
 		Position:    record.Position(d.uint()),
 	}
-	if c.Kind == CauseReceipt {
+	switch {
+	case c.Kind == CauseReceipt:
 		c.Offsets = d.offsets()
+	case ordered:
+		c.Order = d.order()
 	}
 	if !d.ok() {
 		return Cause{}, &BodyError{What: "dead-letter cause", Version: causeVersion}

@@ -46,9 +46,9 @@ func (e *BodyError) Error() string {
 //	                     record: length uvarint, bytes
 //	                     version u8 = 2 (a delayed message) | bucket uvarint, number uvarint, number that its handle names uvarint, due ms u64 |
 //	                     record: length uvarint, bytes
-//	TypeRecall           version u8 = 1 | bucket uvarint, number uvarint
+//	TypeRecall           version u8 = 1 | bucket uvarint, number uvarint; its Cause, when an operator ordered it: version u8 = 16 | by str, why str
 //	TypeHalf             the message; its Cause: version u8 = 1 | immunity ms uvarint
-//	TypeRollback         version u8 = 1 | epoch uvarint, position uvarint of the half message
+//	TypeRollback         version u8 = 1 | epoch uvarint, position uvarint of the half message; its Cause as that of TypeRecall
 //	TypeChecked          version u8 = 1 | n, each half message: epoch uvarint, position uvarint, checks uvarint
 const (
 	topologyVersion = 1

@@ -64,6 +64,20 @@ func goldenDue() Cause {
 	return Cause{Kind: CauseDue, Bucket: 7, Offset: 300, Original: record.Identity{Group: "rz01-a", Incarnation: 5, Epoch: 2, Position: 4096}}
 }
 
+func goldenStranded() Cause {
+	c := goldenDue()
+	c.Kind, c.Topic, c.Reason = CauseStranded, "reminders", record.ReasonUnknownTopic
+	return c
+}
+
+func goldenOrdered() Cause {
+	c := goldenDue()
+	c.Kind, c.Topic, c.Bucket, c.Offset, c.Order = CauseCommit, "payments", 0, 0, goldenOrder()
+	return c
+}
+
+func goldenOrder() Order { return Order{By: "alice at 10.0.0.1:9", Why: "ticket 42"} }
+
 func goldenCarriedTimer() carriedBody {
 	return carriedBody{bucket: 7, number: 300, origin: 12, due: 946684800123, record: []byte("record")}
 }
@@ -94,6 +108,12 @@ var bodies = []struct {
 		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarried()},
 	{"cause-due", func() []byte { c := goldenDue(); return appendCause(nil, &c) },
 		func(b []byte) (any, error) { return ParseCause(b) }, goldenDue()},
+	{"cause-stranded", func() []byte { c := goldenStranded(); return appendCause(nil, &c) },
+		func(b []byte) (any, error) { return ParseCause(b) }, goldenStranded()},
+	{"cause-ordered", func() []byte { c := goldenOrdered(); return appendCause(nil, &c) },
+		func(b []byte) (any, error) { return ParseCause(b) }, goldenOrdered()},
+	{"order", func() []byte { return goldenOrder().append(nil) },
+		func(b []byte) (any, error) { return parseOrder(b) }, goldenOrder()},
 	{"carried-timer", func() []byte { c := goldenCarriedTimer(); return c.append(nil) },
 		func(b []byte) (any, error) { return parseCarried(b) }, goldenCarriedTimer()},
 	{"recall", func() []byte { return recallBody{bucket: 7, number: 300}.append(nil) },

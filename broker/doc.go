@@ -67,12 +67,15 @@
 //     readers of its landings. The cursor moves when the destination has settled it.
 //   - Retention passes no destination and no declared group in silence: what is
 //     given up for a bound is counted and logged.
+//   - An operator may decide about what waits, as a client may: the record says who
+//     and why (Order), and the first decision in the log counts.
 //   - A delayed message waits in the log of the group that took it, and in the index
 //     of the hour in which it is due. The due loop appends it again, with a cause
 //     that names where it waited; the fold lets the first of such a copy and a
 //     recall count and ignores what follows. So no crash and no restart delivers it
 //     twice or never. Nothing of it leaves the zone before: its route is resolved
-//     when it is due, and it has no place in the order of its flow until then.
+//     when it is due, and it has no place in the order of its flow until then. One
+//     whose topic is gone for ten minutes after that is a dead letter.
 //   - Offsets of a queue are in log order. A broadcast topic has one order:
 //     that of its landings, in queue 0.
 //

@@ -4,11 +4,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/timer"
-	"github.com/mqrouter/mqrouter/replication/record"
-	"github.com/mqrouter/mqrouter/zone"
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 )
 
 // Bounds of the due loop.
@@ -26,6 +24,10 @@ const (
 	dueTick = time.Second
 	// dueRest is how long the loop waits after the log refused an append.
 	dueRest = time.Second
+	// topicGrace is how long after its time a message still waits for its topic, which
+	// the topology has no more: long enough to see the slip and to take it back. Then
+	// it becomes a dead letter.
+	topicGrace = 10 * time.Minute
 )
 
 // dueLoop delivers what is due: it appends each message again with a cause that
@@ -38,15 +40,17 @@ type dueLoop struct {
 	near    int64             // buckets that begin before are looked through (Unix milliseconds)
 	read    map[uint64]uint64 // by bucket: entries below are looked at
 	blocked *blocked
-	rest    time.Time // monotonic: no append before
-	held    string    // why the log refused the last append; empty when it did not
-	unread  string    // why a bucket cannot be read; empty when all can
+	rest    time.Time      // monotonic: no append before
+	held    string         // why the log refused the last append; empty when it did not
+	unread  string         // why a bucket cannot be read; empty when all can
+	told    loglimit.Limit // lines about dead letters
 	buf     [1024]queue.Entry
 }
 
 // dueLoop runs until the broker closes.
 func (b *Broker) dueLoop() {
-	d := &dueLoop{b: b, window: timer.NewWindow(dueWindow), read: map[uint64]uint64{}, blocked: newBlocked()}
+	d := &dueLoop{b: b, window: timer.NewWindow(dueWindow), read: map[uint64]uint64{}, blocked: newBlocked(),
+		told: loglimit.Limit{Lines: 1, Window: time.Minute}}
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
@@ -229,56 +233,6 @@ func (d *dueLoop) retry() {
 	}
 }
 
-// send appends copies of the messages that still wait, but for those that have an
-// obstacle, which are put aside. With an error it returns those of which nothing
-// was stored, as far as is known; should they be stored after all, the fold ignores
-// the copies that follow.
-func (d *dueLoop) send(refs []timer.Ref) (left []timer.Ref, stored int, err error) {
-	b, o, size := d.b, &op{}, 0
-	var batch []timer.Ref
-	flush := func() error {
-		if len(batch) == 0 {
-			return nil
-		}
-		if err := b.appendWait(b.ctx, o); err != nil {
-			return err
-		}
-		now := b.clock.Now().UnixMilli()
-		for i := range batch {
-			if o.places[i].ok { // else it was recalled just now
-				stored++
-				b.metrics.fired(now - batch[i].Due)
-			}
-		}
-		o, size, batch = &op{}, 0, batch[:0]
-		return nil
-	}
-	v := b.view.Load()
-	for i, r := range refs {
-		index := d.waiting(r)
-		if index == nil {
-			continue
-		}
-		e, obstacle := b.dueCopy(v, &r, index)
-		if obstacle != nil {
-			if d.waiting(r) != nil { // else it was carried meanwhile, or recalled
-				d.blocked.put(r, *obstacle)
-			}
-			continue
-		}
-		o.batch.Entries, batch = append(o.batch.Entries, e), append(batch, r)
-		if size += len(e.Record); size >= dueBytes {
-			if err := flush(); err != nil {
-				return append(batch, refs[i+1:]...), stored, err
-			}
-		}
-	}
-	if err := flush(); err != nil {
-		return batch, stored, err
-	}
-	return nil, stored, nil
-}
-
 // waiting returns the index of a message, or nil when it does not wait any more.
 func (d *dueLoop) waiting(r timer.Ref) *queue.Index {
 	d.b.mu.RLock()
@@ -287,70 +241,4 @@ func (d *dueLoop) waiting(r timer.Ref) *queue.Index {
 		return k.index
 	}
 	return nil
-}
-
-// dueCopy makes the record that delivers a message: as it was published, but routed
-// by the topology in force. It notes when it was due.
-func (b *Broker) dueCopy(v *view, ref *timer.Ref, index *queue.Index) (commitlog.Entry, *obstacle) {
-	entry, err := index.Get(ref.Number)
-	var waited record.View
-	var r record.Record
-	if err == nil {
-		waited, err = b.readRecord(entry)
-	}
-	if err == nil {
-		err = waited.Decode(&r)
-	}
-	if err != nil {
-		return commitlog.Entry{}, &obstacle{kind: unreadable, text: err.Error()}
-	}
-	ref.Due = dueMillis(r.DeliverAt)
-	if err := b.routeDue(v, &r); err != nil {
-		return commitlog.Entry{}, obstacleOf(r.Topic, r.Target, err)
-	}
-	r.Cause = appendCause(nil, &Cause{Kind: CauseDue, Bucket: ref.Bucket + 1, Offset: ref.Number, Original: waited.Identity()})
-	e, err := b.own(&r)
-	if err != nil {
-		return commitlog.Entry{}, &obstacle{topic: r.Topic, kind: unreadable, text: err.Error()}
-	}
-	return e, nil
-}
-
-// routeDue resolves the route of a message anew.
-func (b *Broker) routeDue(v *view, r *record.Record) error {
-	t := v.topics[r.Topic]
-	if t == nil {
-		return &Error{Op: "deliver", Kind: KindTopicUnknown, Topic: r.Topic}
-	}
-	m := Message{
-		Topic: t.info, ID: r.MessageID, Tag: r.Tag, Keys: r.Keys, MessageGroup: r.MessageGroup, Body: r.Body,
-		Encoding: r.Encoding, Digest: r.Digest, Born: r.Born, BornHost: r.BornHost, TraceContext: r.TraceContext,
-		Queue: int(r.Queue), Attempt: int(r.Attempt), DeliverAt: r.DeliverAt,
-	}
-	if route := t.info.Route; route.From == zone.FromProperty {
-		for _, p := range r.Properties {
-			if p.Key == route.Property {
-				m.Properties = map[string]string{p.Key: p.Value}
-			}
-		}
-	}
-	dest, err := v.topo.Resolve(query(v, t.info, &m))
-	if err != nil {
-		r.Target = ""
-		return &Error{Op: "deliver", Kind: kindOfResolve(err), Topic: r.Topic, Err: err}
-	}
-	if dest.Reach == zone.ReachZone && m.MessageGroup == "" {
-		dest.Group = v.group // as Publish does
-	}
-	kept := *r
-	b.recordOf(r, v, t, &m, &dest, wallNow())
-	r.Flags, r.Properties, r.Priority, r.ExpireAt = kept.Flags, kept.Properties, kept.Priority, kept.ExpireAt
-	if r.Target == "" {
-		return nil
-	}
-	err = b.checkBudget(t.info, r)
-	if err != nil && b.makeRoom(b.ctx, t.info) {
-		err = b.checkBudget(t.info, r)
-	}
-	return err
 }

@@ -49,6 +49,7 @@ type Found struct {
 
 	Half      *FoundHalf // of a half message
 	Committed bool       // it was a half message before
+	Order     Order      // of a recall, rollback or commit that an operator ordered
 }
 
 // FoundHalf is what became of a half message.
@@ -178,7 +179,10 @@ func (b *Broker) describe(e *commitlog.Entry, v record.View) Found {
 	} else if err == nil && c.Kind == CauseReplay {
 		f.Replay = &c
 	} else if err == nil && c.Kind == CauseCommit && v.Type() == record.TypeMessage {
-		f.Committed = true
+		f.Committed, f.Order = true, c.Order
+	}
+	if f.Type == record.TypeRecall || f.Type == record.TypeRollback {
+		f.Order, _ = parseOrder(v.Cause()) // none when a client decided
 	}
 	var env record.Envelope
 	if e.Kind == commitlog.KindLanding {

@@ -198,6 +198,11 @@ func (s *state) applyDeadLetter(e *commitlog.Entry, v record.View) (placement, e
 			s.counts.RepeatedDead++
 			return placement{}, nil
 		}
+	case CauseStranded:
+		if !s.strand(&c, v, e.Position) {
+			s.counts.RepeatedDead++
+			return placement{}, nil
+		}
 	default:
 		return placement{}, fmt.Errorf("dead-letter cause kind %d is not known", c.Kind)
 	}

@@ -14,9 +14,9 @@ import (
 // txMetrics are the instruments of transactions. What is pending is read with the
 // broker's other gauges.
 type txMetrics struct {
-	decisions, checks, alone, refusals metric.Int64Counter
-	pending                            metric.Int64ObservableGauge
-	oldest                             metric.Float64ObservableGauge
+	decisions, orders, checks, alone, refusals metric.Int64Counter
+	pending                                    metric.Int64ObservableGauge
+	oldest                                     metric.Float64ObservableGauge
 }
 
 func newTxMetrics(m metric.Meter) (*txMetrics, error) {
@@ -30,6 +30,7 @@ func newTxMetrics(m metric.Meter) (*txMetrics, error) {
 	}
 	x := &txMetrics{
 		decisions: counter("mqrouter.transaction.decisions", "half messages that were decided, by outcome: committed, rolled back, parked"),
+		orders:    counter("mqrouter.transaction.orders", "half messages that were decided by order of an operator, by outcome; decisions counts them too"),
 		checks:    counter("mqrouter.transaction.checks", "times a producer was asked about a half message"),
 		alone:     counter("mqrouter.transaction.unasked", "checks that found no producer of the topic connected; they count for nothing"),
 		refusals:  counter("mqrouter.transaction.refused", "half messages refused since too many wait for decisions"),
@@ -45,7 +46,15 @@ func topicAttribute(t zone.Topic) metric.MeasurementOption {
 }
 
 func (x *txMetrics) decided(o transaction.Outcome, t zone.Topic) {
-	x.decisions.Add(context.Background(), 1, metric.WithAttributes(attribute.String("outcome", o.String()), attribute.String("topic", string(t))))
+	x.decisions.Add(context.Background(), 1, outcomeAttributes(o, t))
+}
+
+func (x *txMetrics) ordered(o transaction.Outcome, t zone.Topic) {
+	x.orders.Add(context.Background(), 1, outcomeAttributes(o, t))
+}
+
+func outcomeAttributes(o transaction.Outcome, t zone.Topic) metric.MeasurementOption {
+	return metric.WithAttributes(attribute.String("outcome", o.String()), attribute.String("topic", string(t)))
 }
 
 func (x *txMetrics) checked(t zone.Topic) { x.checks.Add(context.Background(), 1, topicAttribute(t)) }

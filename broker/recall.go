@@ -91,8 +91,13 @@ func parseRecallToken(text string) (recallToken, error) {
 
 // recallHandle makes the handle of a message that was put into a bucket.
 func (b *Broker) recallHandle(m *Message, p *placement) string {
-	t := recallToken{group: b.self, incarnation: b.log.Incarnation(), bucket: p.bucket, number: p.offset, due: dueMillis(m.DeliverAt), messageID: m.ID}
-	return b.sealer.SealToken(consumer.TokenRecall, t.append(nil), string(m.Topic.Name))
+	return b.sealRecall(m.Topic.Name, &recallToken{bucket: p.bucket, number: p.offset, due: dueMillis(m.DeliverAt), messageID: m.ID})
+}
+
+// sealRecall makes a handle of this group and store.
+func (b *Broker) sealRecall(topic zone.Topic, t *recallToken) string {
+	t.group, t.incarnation = b.self, b.log.Incarnation()
+	return b.sealer.SealToken(consumer.TokenRecall, t.append(nil), string(topic))
 }
 
 // Recall takes a delayed message back before it is due, and returns its id. At nil
@@ -252,7 +257,7 @@ func (b *Broker) carries(e queue.Entry, number uint64) (bool, error) {
 
 // appendRecall logs a recall and reports whether it counts.
 func (b *Broker) appendRecall(ctx context.Context, topic zone.Topic, id string, body recallBody) (bool, error) {
-	e, err := b.own(&record.Record{Type: record.TypeRecall, Topic: topic, MessageID: id, Shard: record.NoShard, Stored: wallNow(), Body: body.append(nil)})
+	e, err := b.recallRecord(topic, id, body, Order{})
 	if err != nil {
 		return false, err
 	}
@@ -261,6 +266,12 @@ func (b *Broker) appendRecall(ctx context.Context, topic zone.Topic, id string, 
 		return false, err
 	}
 	return o.places[0].ok, nil
+}
+
+// recallRecord makes the record of a recall, which an operator may have ordered.
+func (b *Broker) recallRecord(topic zone.Topic, id string, body recallBody, order Order) (commitlog.Entry, error) {
+	return b.own(&record.Record{Type: record.TypeRecall, Topic: topic, MessageID: id, Shard: record.NoShard, Stored: wallNow(),
+		Cause: order.append(nil), Body: body.append(nil)})
 }
 
 // recallElsewhere asks the group that holds the message. The body of the call is

@@ -12,7 +12,8 @@ import (
 )
 
 // ParkedTopic holds copies of records that a destination will never accept,
-// with a Cause of kind CauseLeg. It is received like any dead-letter topic.
+// with a Cause of kind CauseLeg, and delayed messages whose topic was gone when they
+// were due (CauseStranded). It is received like any dead-letter topic.
 const ParkedTopic = zone.Topic(DeadLetterPrefix)
 
 var _ flow.Source = (*Broker)(nil)

@@ -145,11 +145,25 @@ func (s *state) fire(c *Cause, v record.View, pos record.Position) bool {
 		return false
 	}
 	s.counts.Fired++
-	if due := dueMillis(v.DeliverAt()); due > s.timers.fired {
-		s.timers.fired = due
-	}
-	s.dropSettled(pos)
+	s.fellDue(v, pos)
 	return true
+}
+
+// strand folds that a message fell due whose topic was gone; v is its dead letter. It
+// reports whether the letter counts.
+func (s *state) strand(c *Cause, v record.View, pos record.Position) bool {
+	if !s.settleTimer(c.Bucket, c.Offset, false) {
+		return false
+	}
+	s.fellDue(v, pos)
+	return true
+}
+
+// fellDue notes the delivery time of a message that came, and lets go of buckets that
+// are over.
+func (s *state) fellDue(v record.View, pos record.Position) {
+	s.timers.fired = max(s.timers.fired, dueMillis(v.DeliverAt()))
+	s.dropSettled(pos)
 }
 
 // dropSettled drops the buckets of the past that have nothing that waits. Whether

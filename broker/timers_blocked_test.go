@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // small bounds the backlog of transfer to about forty of its messages.
@@ -61,6 +62,14 @@ func TestL4_DueMessagesAreTriedForEver(t *testing.T) {
 	})
 }
 
+// withoutTransfer is the sample of delayed messages without the topic transfer.
+func withoutTransfer(t testing.TB, edits ...string) *zone.Topology {
+	t.Helper()
+	return sample(t, append([]string{"  - name: orders\n", "  - name: orders\n    kind: delay\n",
+		"  - name: transfer\n    queues: 8\n    class: bulk\n    route: {shard: {property: userId}}\n", "",
+		"  - name: transfer-credit\n    topics: [transfer]\n", "  - name: transfer-credit\n    topics: [orders]\n"}, edits...)...)
+}
+
 // The topic of waiting messages goes away and comes back.
 func TestDueMessagesWaitForTheirTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -68,13 +77,10 @@ func TestDueMessagesWaitForTheirTopic(t *testing.T) {
 		s := open(t, disk.NewMem(), "rz02-a-1", delayed(t), testLimits())
 		defer func() { s.Close() }()
 		s.publish(s.later("transfer", "a", time.Minute, "userId", "25"), s.later("orders", "b", time.Minute))
-		gone := sample(t, append(with(2), "  - name: orders\n", "  - name: orders\n    kind: delay\n",
-			"  - name: transfer\n    queues: 8\n    class: bulk\n    route: {shard: {property: userId}}\n", "",
-			"  - name: transfer-credit\n    topics: [transfer]\n", "  - name: transfer-credit\n    topics: [orders]\n")...)
-		if err := s.ApplyTopology(t.Context(), gone); err != nil {
+		if err := s.ApplyTopology(t.Context(), withoutTransfer(t, with(2)...)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute + topicGrace - time.Millisecond)
 		synctest.Wait()
 		s.wantArrived("orders", "b")
 		st := s.Status().Timers

@@ -174,21 +174,25 @@ func (b *Broker) carryTimers(ctx context.Context, move []stray) error {
 
 // carriedTimer makes the record that carries a message.
 func (b *Broker) carriedTimer(x stray) (commitlog.Entry, error) {
+	bytes, origin, err := b.readStray(&x)
+	if err != nil {
+		return commitlog.Entry{}, err
+	}
+	body := carriedBody{bucket: x.bucket.name(), number: x.number, origin: origin, due: x.bucket.due(x.entry), record: bytes}
+	return b.control(record.TypeCarried, body.append(nil))
+}
+
+// readStray reads the record of a message that waits, and the number that its handle
+// names.
+func (b *Broker) readStray(x *stray) (bytes []byte, origin uint64, err error) {
 	entry, err := b.log.ReadAt(x.entry.Position, int(x.entry.Size))
 	if err != nil {
-		return commitlog.Entry{}, err
+		return nil, 0, err
 	}
 	v, err := record.Parse(entry.Record)
-	if err != nil {
-		return commitlog.Entry{}, err
+	if err != nil || v.Type() != record.TypeCarried {
+		return v.Bytes(), x.number, err
 	}
-	body := carriedBody{bucket: x.bucket.name(), number: x.number, origin: x.number, due: x.bucket.due(x.entry), record: v.Bytes()}
-	if v.Type() == record.TypeCarried { // not for the first time
-		c, err := parseCarried(v.Body())
-		if err != nil {
-			return commitlog.Entry{}, err
-		}
-		body.origin, body.record = c.origin, c.record
-	}
-	return b.control(record.TypeCarried, body.append(nil))
+	c, err := parseCarried(v.Body()) // it was carried before
+	return c.record, c.origin, err
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 
 	"go.opentelemetry.io/otel/metric"
+
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // timerMetrics are the instruments of delayed messages.
 type timerMetrics struct {
-	fired, recalled, late, refused, past, carried metric.Int64Counter
-	lateness                                      metric.Float64Histogram
+	fired, recalled, late, refused, past, carried, dropped, stranded metric.Int64Counter
+	lateness                                                         metric.Float64Histogram
 }
 
 func newTimerMetrics(m metric.Meter, counter func(name, what string) metric.Int64Counter) (timerMetrics, error) {
@@ -18,6 +20,8 @@ func newTimerMetrics(m metric.Meter, counter func(name, what string) metric.Int6
 		fired:    counter("mqrouter.broker.timers.fired", "delayed messages delivered to their queue or flow"),
 		recalled: counter("mqrouter.broker.timers.recalled", "delayed messages taken back before they were due"),
 		late:     counter("mqrouter.broker.timers.recalled_late", "recalls of messages that had fallen due"),
+		dropped:  counter("mqrouter.broker.timers.dropped", "delayed messages dropped by order of an operator"),
+		stranded: counter("mqrouter.broker.timers.stranded", "delayed messages that became dead letters, since their topic was gone when they were due"),
 		refused:  counter("mqrouter.broker.timers.refused", "publishes refused since as many delayed messages wait as may"),
 		past:     counter("mqrouter.broker.timers.past", "messages whose delivery time was past when they were published: the clocks of clients may be behind"),
 		carried:  counter("mqrouter.broker.timers.carried", "delayed messages appended to the log again so that the log behind them could go"),
@@ -66,7 +70,11 @@ func (x *metrics) fired(late int64) {
 	x.timers.lateness.Record(context.Background(), float64(late)/1000)
 }
 
-func (x *metrics) recalled()           { x.timers.recalled.Add(context.Background(), 1) }
+func (x *metrics) recalled()      { x.timers.recalled.Add(context.Background(), 1) }
+func (x *metrics) timerStranded() { x.timers.stranded.Add(context.Background(), 1) }
+func (x *metrics) timerDropped(t zone.Topic) {
+	x.timers.dropped.Add(context.Background(), 1, topicAttribute(t))
+}
 func (x *metrics) recallLate()         { x.timers.late.Add(context.Background(), 1) }
 func (x *metrics) timerRefused()       { x.timers.refused.Add(context.Background(), 1) }
 func (x *metrics) publishedPast()      { x.timers.past.Add(context.Background(), 1) }

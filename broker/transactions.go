@@ -121,6 +121,13 @@ func (b *Broker) EndTransaction(ctx context.Context, topic zone.Topic, id string
 
 // endTransaction is EndTransaction for half messages of this group.
 func (b *Broker) endTransaction(ctx context.Context, topic zone.Topic, id string, r Resolution) error {
+	return b.startDecision(ctx, topic, id, r, Order{})()
+}
+
+// startDecision has the log take a decision, of a client or by order of an operator.
+// The function that it returns waits for the end and must be called.
+func (b *Broker) startDecision(ctx context.Context, topic zone.Topic, id string, r Resolution, order Order) (wait func() error) {
+	over := func(err error) func() error { return func() error { return err } }
 	refuse := func(kind Kind, err error) error {
 		return &Error{Op: "end transaction", Kind: kind, Topic: topic, Err: err}
 	}
@@ -129,21 +136,21 @@ func (b *Broker) endTransaction(ctx context.Context, topic zone.Topic, id string
 		err = transaction.ErrForeign
 	}
 	if err != nil {
-		return refuse(KindTransaction, err)
+		return over(refuse(KindTransaction, err))
 	}
 	h, done, err := b.beginDecision(ctx, topic, keyOfHalf(identity), r)
 	if h == nil {
-		return err
+		return over(err)
 	}
 	o := &op{}
 	if r == ResolutionCommit {
-		err = b.prepareCommit(ctx, h, identity, o)
+		err = b.prepareCommit(ctx, h, identity, o, order)
 	} else {
-		err = b.prepareRollback(h, o)
+		err = b.prepareRollback(h, o, order)
 	}
 	if err != nil {
 		done()
-		return err
+		return over(err)
 	}
 	decided := make(chan error, 1)
 	o.finished = func(err error) {
@@ -152,22 +159,28 @@ func (b *Broker) endTransaction(ctx context.Context, topic zone.Topic, id string
 	}
 	if err := b.append(ctx, o); err != nil {
 		done()
-		return refuse(kindOfLog(err), err)
+		return over(refuse(kindOfLog(err), err))
 	}
-	select {
-	case err = <-decided:
-	case <-ctx.Done():
-		return refuse(KindBusy, ctx.Err())
+	return func() error {
+		var err error
+		select {
+		case err = <-decided:
+		case <-ctx.Done():
+			return refuse(KindBusy, ctx.Err())
+		}
+		if err != nil {
+			return refuse(kindOfLog(err), err)
+		}
+		if !o.places[0].ok { // the fold has the last word
+			_, err := b.answered(topic, keyOfHalf(identity), r)
+			return err
+		}
+		b.metrics.tx.decided(r.outcome(), h.Topic)
+		if order.given() {
+			b.metrics.tx.ordered(r.outcome(), h.Topic)
+		}
+		return nil
 	}
-	if err != nil {
-		return refuse(kindOfLog(err), err)
-	}
-	if !o.places[0].ok { // the fold has the last word
-		_, err := b.answered(topic, keyOfHalf(identity), r)
-		return err
-	}
-	b.metrics.tx.decided(r.outcome(), h.Topic)
-	return nil
 }
 
 // beginDecision returns the half message and who has to be told that its decision
@@ -241,7 +254,7 @@ func (b *Broker) answered(topic zone.Topic, k transaction.Key, r Resolution) (*t
 
 // prepareCommit makes the message that the half message becomes, by the topology
 // in force.
-func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identity record.Identity, o *op) error {
+func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identity record.Identity, o *op, order Order) error {
 	refuse := func(kind Kind, err error) error {
 		return &Error{Op: "end transaction", Kind: kind, Topic: h.Topic, Err: err}
 	}
@@ -261,7 +274,7 @@ func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identit
 	if err != nil {
 		return err
 	}
-	r.Cause = appendCause(nil, &Cause{Kind: CauseCommit, Topic: h.Topic, Original: identity})
+	r.Cause = appendCause(nil, &Cause{Kind: CauseCommit, Topic: h.Topic, Original: identity, Order: order})
 	e, err := b.own(&r)
 	if err != nil {
 		return refuse(KindTooLarge, err)
@@ -271,10 +284,17 @@ func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identit
 }
 
 // prepareRollback makes the record of a rollback. It may use the space that the log
-// keeps back: it lets space come free.
-func (b *Broker) prepareRollback(h *transaction.Half, o *op) error {
+// keeps back: it lets space come free. One that an operator ordered can be found by the
+// message's id, unless the message cannot be read.
+func (b *Broker) prepareRollback(h *transaction.Half, o *op, order Order) error {
 	body := rollbackBody{h.Key}
-	e, err := b.control(record.TypeRollback, body.append(nil))
+	r := record.Record{Type: record.TypeRollback, Shard: record.NoShard, Stored: wallNow(), Cause: order.append(nil), Body: body.append(nil)}
+	if order.given() {
+		if v, err := b.readHalf(h); err == nil {
+			r.Topic, r.MessageID = h.Topic, string(v.MessageID())
+		}
+	}
+	e, err := b.own(&r)
 	if err != nil {
 		return &Error{Op: "end transaction", Kind: KindInternal, Topic: h.Topic, Err: err}
 	}

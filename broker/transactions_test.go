@@ -309,9 +309,9 @@ func TestFoldTakesTheFirstDecisionInTheLog(t *testing.T) {
 			for _, r := range []Resolution{first, ResolutionCommit, ResolutionRollback, ResolutionCommit} {
 				var o op
 				if r == ResolutionCommit {
-					err = s.prepareCommit(t.Context(), h, identity, &o)
+					err = s.prepareCommit(t.Context(), h, identity, &o, Order{})
 				} else {
-					err = s.prepareRollback(h, &o)
+					err = s.prepareRollback(h, &o, Order{})
 				}
 				if err != nil {
 					t.Fatal(err)

@@ -229,6 +229,22 @@ func (t *Table) Pending() []*Half {
 	return list
 }
 
+// From returns the pending half messages that were appended first at a position or
+// behind it, in that order, n at most.
+func (t *Table) From(pos record.Position, n int) []*Half {
+	at, _ := slices.BinarySearchFunc(t.order, Key{Position: pos}, func(h *Half, k Key) int { return h.Key.compare(k) })
+	var list []*Half
+	for _, h := range t.order[at:] {
+		if len(list) == n {
+			break
+		}
+		if !h.decided {
+			list = append(list, h)
+		}
+	}
+	return list
+}
+
 // Summary is what is pending of a topic.
 type Summary struct {
 	Topic   zone.Topic
