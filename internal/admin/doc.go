@@ -16,6 +16,11 @@
 //	GET /v1/dead-letters      dead-letter queues (brokers); with ?queue= a page of one:
 //	                          from, limit, id, reason, city, destination, since, until, pending, body
 //	POST /v1/dead-letters/replay  bring dead letters back
+//	POST /v1/groups/reset     have a consumer group go on elsewhere (brokers)
+//	POST /v1/flows/withdraw   give up what waits for a group that is gone (brokers)
+//	GET /v1/waiting           a page of delayed or half messages that wait (brokers): kind, from, limit,
+//	                          topic, id, since, until, due_from, due_until, gone, unreadable
+//	POST /v1/waiting/order    drop delayed messages, commit or roll back half messages
 //
 // The server binds loopback addresses only, unless it has a TLS configuration
 // that asks for client certificates. What changes something is a POST with a

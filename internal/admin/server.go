@@ -68,6 +68,7 @@ type Options struct {
 	DeadLetters DeadLetters // nil on a node without
 	Flows       Flows       // nil on a node without
 	Groups      Groups      // nil on a node without
+	Waiting     Waiting     // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
 	// whom TLS lets in.
 	Operator func(*tls.ConnectionState) error
@@ -200,6 +201,9 @@ func (s *Server) routes(o *Options) http.Handler {
 	}
 	if o.Groups != nil {
 		s.groupRoutes(mux, o.Groups)
+	}
+	if o.Waiting != nil {
+		s.waitingRoutes(mux, o.Waiting)
 	}
 	return mux
 }

@@ -23,9 +23,10 @@ func newDLQ(e *env) *cobra.Command {
 		Use:   "dlq",
 		Short: "List, show and replay dead letters",
 		Long: `List, show and replay dead letters: what a consumer group gave up after its last
-attempt, what a destination will never take (parked at its origin), and half
-messages of transactions that no producer decided. They are
-kept by the broker that gave them up, for 14 days.`,
+attempt, what a destination will never take (parked at its origin), delayed messages
+whose topic was gone when they were due (parked, too), and half messages of
+transactions that no producer decided. They are kept by the broker that gave them up,
+for 14 days.`,
 	}
 	c.AddCommand(newDLQList(e), newDLQShow(e), newDLQReplay(e))
 	return c
@@ -43,7 +44,7 @@ type letterFlags struct {
 func (p *letterFlags) declareQueue(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&p.group, "group", "", "dead letters of this consumer group")
-	f.BoolVar(&p.parked, "parked", false, "records that a destination refused")
+	f.BoolVar(&p.parked, "parked", false, "records that a destination refused, and delayed messages whose topic was gone when they were due")
 	f.BoolVar(&p.undecided, "undecided", false, "half messages that no producer decided within the checks of their topic")
 	f.StringVar(&p.zone, "zone", "", "only brokers of this zone")
 }

@@ -1,19 +1,16 @@
 package cli
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/zone"
@@ -197,16 +194,7 @@ func (r *resetRun) confirm(rows []admin.GroupReset) error {
 		return nil
 	}
 	what := fmt.Sprintf("%s that the group has not consumed", count(int(skipped), "message", "messages"))
-	in, ok := r.e.in.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
-		return fmt.Errorf("nothing was done: it skips %s; see --preview, and give --yes", what)
-	}
-	fmt.Fprintf(r.e.errOut, "this skips %s; go on? [y/N] ", what)
-	answer, err := bufio.NewReader(io.LimitReader(in, 64)).ReadString('\n')
-	if err != nil || !strings.EqualFold(strings.TrimSpace(answer), "y") {
-		return errors.New("nothing was done")
-	}
-	return nil
+	return r.e.confirm("this skips " + what)
 }
 
 func (r *resetRun) show(rows []admin.GroupReset, done bool) error {

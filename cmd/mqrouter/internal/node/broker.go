@@ -78,7 +78,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		return err
 	}
 	n.run(ctx, "topology", n.followTopology)
-	n.letters, n.flowDesk, n.groups = letterDesk{n}, flowDesk{n}, groupDesk{n}
+	n.letters, n.flowDesk, n.groups, n.waiting = letterDesk{n}, flowDesk{n}, groupDesk{n}, waitingDesk{n}
 	if err := n.serveAdmin(ctx, n, n.broker.Topology); err != nil {
 		return err
 	}

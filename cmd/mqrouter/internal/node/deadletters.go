@@ -94,6 +94,9 @@ func why(c *broker.Cause) string {
 	if c.Kind == broker.CauseConsumer {
 		return fmt.Sprintf("consumer group %s gave it up after attempt %d", c.Group, c.Attempts)
 	}
+	if c.Kind == broker.CauseStranded {
+		return fmt.Sprintf("a delayed message that was due when topic %s was gone", c.Topic)
+	}
 	if c.Kind == broker.CauseUndecided {
 		if c.Reason == record.ReasonUnknownTopic {
 			return fmt.Sprintf("a half message of a topic that takes no transactions any more; producers were asked %d times", c.Attempts)

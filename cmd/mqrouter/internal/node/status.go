@@ -166,6 +166,8 @@ func what(f broker.Found) string {
 		return fmt.Sprintf("half message: %s; producers were asked %d times", f.Half.State, f.Half.Checks)
 	case f.Half != nil:
 		return "half message: " + f.Half.State
+	case f.Order != broker.Order{}:
+		return fmt.Sprintf("%s by order of %s: %s", ordered[f.Type], f.Order.By, f.Order.Why)
 	case f.Committed:
 		return "committed"
 	case f.Type == record.TypeRecall:
@@ -177,6 +179,9 @@ func what(f broker.Found) string {
 	}
 	return "published"
 }
+
+// ordered says what an operator ordered, by the type of the record that did it.
+var ordered = map[record.Type]string{record.TypeMessage: "committed", record.TypeRollback: "rolled back", record.TypeRecall: "dropped"}
 
 func flowName(id record.FlowID) string {
 	kind := "group"
