@@ -20,6 +20,10 @@
 // for the hop count, which is raised where a city is left. When either side
 // ends, the other is ended at once with the same code.
 //
+// Which node of a destination's group is its master, package masters tells from gossip
+// and from what refusals on their way to the origin say; a router asks nobody itself
+// and holds no session back. The origin opens the next one, which finds the master.
+//
 // # Cut-through
 //
 // When the direct links to a city are down, or clearly slower than a way round,

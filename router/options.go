@@ -31,6 +31,9 @@ type Member struct {
 	QUIC     string // host:port between cities; routers only
 	Epoch    zone.Epoch
 	Draining bool
+	Group    zone.Group // of a broker
+	Term     uint64     // of its group's coordinator; 0 = none
+	Leads    bool       // it is master of its group in Term
 }
 
 // Peers is the router's view of gossip. Its methods are safe for concurrent use

@@ -11,6 +11,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/internal/tracing"
 	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/router/link"
@@ -27,6 +28,7 @@ type Router struct {
 	log     *slog.Logger
 	links   *link.Manager
 	brokers *egress.Pool
+	masters *masters.Directory
 	buffers *buffers
 	paths   *paths
 	tracer  *tracing.Tracer // nil = off
@@ -61,6 +63,7 @@ func New(o Options) (*Router, error) {
 		sessions: make(map[*session]struct{}), traffic: make(map[zone.City]*traffic),
 		brought: make(map[way]uint64), broughtLog: newBroughtLimit(), astrayLog: newBroughtLimit(),
 		brokers: egress.NewPool(egress.PoolOptions{Open: o.Open, Sessions: o.Limits.Sessions}),
+		masters: masters.New(func() []masters.Hint { return leaders(o.Peers.City()) }),
 	}
 	tracer, err := tracing.New(o.Tracer, o.Meter)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/mqrouter/mqrouter/replication/egress"
+	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
@@ -151,8 +152,20 @@ func smallFirst(_ context.Context, n int) ([]byte, error) {
 
 var errFirst = errors.New("a session that passes a router begins with an open of bounded size")
 
-// toBroker opens a stream to a broker of the destination group. The first node
-// that answers gets the session; one that is not the master says so itself.
+// leaders returns which members say that they are masters.
+func leaders(members []Member) []masters.Hint {
+	var list []masters.Hint
+	for _, m := range members {
+		if m.Leads {
+			list = append(list, masters.Hint{Group: m.Group, Node: m.Node, Epoch: m.Term})
+		}
+	}
+	return list
+}
+
+// toBroker opens a stream to a broker of the destination group: its master, as far as
+// it is known, else the first node that answers. One that is not the master says so
+// itself; the origin hears it, and the next session finds the one that is.
 func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end, *refusal) {
 	addrs := make(map[zone.Node]string)
 	for _, m := range r.o.Peers.City() {
@@ -163,13 +176,13 @@ func (r *Router) toBroker(ctx context.Context, f wire.Frame, o *wire.Open) (*end
 		return nil, refuse(wire.CodeUnknownGroup, "the topology has no group %q any more", o.Group)
 	}
 	var errs []error
-	for _, n := range g.Nodes {
+	for _, n := range r.masters.Order(g) {
 		for _, addr := range egress.Addresses(addrs[n.Name], n.Peer) {
 			s, err := r.brokers.Open(ctx, egress.Target{
 				Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: r.city, Class: f.Class, Addr: addr,
 			}, f.Session)
 			if err == nil {
-				return newEnd(s), nil
+				return newEnd(r.masters.Listen(s, g, n.Name)), nil
 			}
 			errs = append(errs, fmt.Errorf("broker %s: %w", n.Name, err))
 		}

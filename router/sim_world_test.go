@@ -33,6 +33,19 @@ var simStart = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // simTopology has a zone with a group and a node, and routers, in each city.
 func simTopology(t testing.TB, cities, routers int) *zone.Topology {
 	t.Helper()
+	return parsed(t, simTopologyText(cities, routers))
+}
+
+func parsed(t testing.TB, text string) *zone.Topology {
+	t.Helper()
+	top, err := zone.Parse([]byte(text), "sim.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return top
+}
+
+func simTopologyText(cities, routers int) string {
 	var b strings.Builder
 	b.WriteString("deployment: sim\nepoch: {term: 1, number: 1}\ncities:\n")
 	for i, c := range simCities[:cities] {
@@ -44,11 +57,7 @@ func simTopology(t testing.TB, cities, routers int) *zone.Topology {
 		fmt.Fprintf(&b, "    zones:\n      - name: cz-%s\n        kind: CZone\n        groups:\n          - name: %s\n            nodes:\n"+
 			"              - {name: %s-1, client: '10.2.%d.1:1', peer: '10.2.%d.1:2', gossip: '10.2.%d.1:3'}\n", c, groupOf(c), groupOf(c), i+1, i+1, i+1)
 	}
-	top, err := zone.Parse([]byte(b.String()), "sim.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return top
+	return b.String()
 }
 
 func groupOf(c zone.City) zone.Group { return zone.Group("g-" + string(c)) }
@@ -103,6 +112,8 @@ type simWorld struct {
 	members map[zone.Node]Member     // what gossip says; guarded by mu
 	brokers map[zone.Group]*simBroker
 	starts  uint64
+
+	several *simMembers // of a group with several nodes; nil = there is none
 }
 
 // simNet drops and delays packets between cities.
@@ -337,6 +348,9 @@ func (w *simWorld) routersIn(city zone.City, session uint64) []*simRouter {
 func (w *simWorld) open(_ context.Context, t egress.Target, _ uint64) (wire.Stream, error) {
 	n := w.top.FindNode(t.Node)
 	a, b := newPipe()
+	if m := w.several; m != nil && n.Group.Name == m.group {
+		return m.open(n.Name, &bounded{a}, &bounded{b})
+	}
 	if !w.brokers[n.Group.Name].serve(&bounded{b}) {
 		return nil, net.ErrClosed
 	}
@@ -364,7 +378,7 @@ type simView struct {
 	changes chan struct{}
 }
 
-func (v simView) City() []Member           { return nil }
+func (v simView) City() []Member           { return v.w.several.gossip() }
 func (v simView) Changes() <-chan struct{} { return v.changes }
 func (v simView) Routers() []Member {
 	v.w.mu.Lock()

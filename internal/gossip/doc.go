@@ -27,9 +27,9 @@
 // # Metadata
 //
 //	offset size
-//	0      1    version, 1 (a later version only appends fields)
+//	0      1    version: 1, or 2 with the last field (a later version only appends fields)
 //	1      1    role (zone.Role)
-//	2      1    flags: bit 0 draining
+//	2      1    flags: bit 0 draining, bit 1 master of its broker group
 //	3      8    start, Unix nanoseconds of the process start
 //	11     8    topology epoch, term
 //	19     8    topology epoch, number
@@ -38,6 +38,8 @@
 //	       1+n  broker group, empty for routers
 //	       1+n  peer address (host:port of in-city TCP)
 //	       1+n  QUIC address (host:port), empty for brokers
+//	       8    epoch of the broker group's term, of members of groups with several
+//	            nodes; the flag of the master is of this epoch
 //
 // Integers are big endian; each text is preceded by its length in one byte.
 // The whole is at most 512 bytes, memberlist's limit; a larger one is an error

@@ -14,9 +14,11 @@ import (
 const MaxMeta = memberlist.MetaMaxSize
 
 const (
-	metaVersion  = 1
+	metaVersion  = 1    // what every version begins with
+	termVersion  = 2    // appends the epoch of the group's term
 	metaFixed    = 27   // bytes before the texts; see the package comment
 	flagDraining = 0x01 // bit 0 of the flags
+	flagLeads    = 0x02 // bit 1 of the flags
 )
 
 // Errors of the metadata.
@@ -40,8 +42,12 @@ type Meta struct {
 	City  zone.City
 	Zone  zone.Zone  // empty for routers
 	Group zone.Group // empty for routers
-	Peer  string     // host:port of in-city TCP
-	QUIC  string     // host:port between cities; empty for brokers
+	// Term is the newest epoch of the group's coordinator that the node knows; 0 = none,
+	// or the group has one node. Leads says that the node is master in it. Hints.
+	Term  uint64
+	Leads bool
+	Peer  string // host:port of in-city TCP
+	QUIC  string // host:port between cities; empty for brokers
 }
 
 // Encode appends the encoded form to dst. It fails with ErrMetaTooLarge.
@@ -54,6 +60,11 @@ func (m *Meta) Encode(dst []byte) ([]byte, error) {
 		}
 		size += 1 + len(t)
 	}
+	version := byte(metaVersion)
+	if m.Term != 0 {
+		version = termVersion
+		size += 8
+	}
 	if size > MaxMeta {
 		return dst, fmt.Errorf("%w: %d bytes, at most %d", ErrMetaTooLarge, size, MaxMeta)
 	}
@@ -61,13 +72,19 @@ func (m *Meta) Encode(dst []byte) ([]byte, error) {
 	if m.Draining {
 		flags |= flagDraining
 	}
-	dst = append(dst, metaVersion, byte(m.Role), flags)
+	if m.Leads {
+		flags |= flagLeads
+	}
+	dst = append(dst, version, byte(m.Role), flags)
 	dst = binary.BigEndian.AppendUint64(dst, m.Start)
 	dst = binary.BigEndian.AppendUint64(dst, m.Epoch.Term)
 	dst = binary.BigEndian.AppendUint64(dst, m.Epoch.Number)
 	for _, t := range texts {
 		dst = append(dst, byte(len(t)))
 		dst = append(dst, t...)
+	}
+	if version == termVersion {
+		dst = binary.BigEndian.AppendUint64(dst, m.Term)
 	}
 	return dst, nil
 }
@@ -106,5 +123,12 @@ func DecodeMeta(b []byte) (Meta, error) {
 	}
 	m.City, m.Zone, m.Group = zone.City(texts[0]), zone.Zone(texts[1]), zone.Group(texts[2])
 	m.Peer, m.QUIC = texts[3], texts[4]
+	if b[0] >= termVersion {
+		if len(rest) < 8 {
+			return Meta{}, fmt.Errorf("%w: cut off in the term", ErrMetaMalformed)
+		}
+		m.Term = binary.BigEndian.Uint64(rest)
+	}
+	m.Leads = b[2]&flagLeads != 0 && m.Term != 0
 	return m, nil
 }

@@ -38,7 +38,23 @@ func TestMetaBytesNeverChange(t *testing.T) {
 			t.Errorf("%d of %d bytes: %v", n, len(b), err)
 		}
 	}
-	later := append([]byte{2}, b[1:]...)
+	m.Term, m.Leads = 9, true
+	withTerm, err := m.Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(withTerm); got != "020103"+want[6:]+"0000000000000009" {
+		t.Errorf("with a term: got %s", got)
+	}
+	if got, err := DecodeMeta(withTerm); err != nil || got != m {
+		t.Errorf("round trip with a term: %+v, %v", got, err)
+	}
+	for n := range withTerm {
+		if _, err := DecodeMeta(withTerm[:n]); !errors.Is(err, ErrMetaMalformed) {
+			t.Errorf("%d of %d bytes with a term: %v", n, len(withTerm), err)
+		}
+	}
+	later := append([]byte{3}, withTerm[1:]...)
 	if got, err := DecodeMeta(append(later, "a later field"...)); err != nil || got != m {
 		t.Errorf("a later version: %+v, %v", got, err)
 	}

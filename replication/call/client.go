@@ -72,7 +72,8 @@ func NewClient(o Options) (*Client, error) {
 
 // Call asks the group's broker and waits for the answer, at most until shortly before
 // ctx ends, so that who asked in turn can be told, and at most MaxTime (DefaultTime
-// when ctx has no end). It fails with a *Fault when
+// when ctx has no end). A node that is not the master of the group has not looked at
+// the call, which is made again until one has. It fails with a *Fault when
 // the broker says no, and with an *Error when it says nothing. body is not kept.
 func (c *Client) Call(ctx context.Context, to zone.Group, kind uint8, body []byte) ([]byte, error) {
 	limit := DefaultTime
@@ -97,6 +98,42 @@ func (c *Client) call(ctx context.Context, to zone.Group, kind uint8, body []byt
 		return nil, &Error{Group: to, Err: err}
 	}
 	defer leave()
+	for again := firstAgain; ; again = min(2*again, maxAgain) {
+		reply, err := c.once(ctx, to, kind, body)
+		if !elsewhere(err) || !pause(ctx, again) {
+			return reply, err
+		}
+	}
+}
+
+// Pauses before a call that met a node which is not its group's master is made again.
+const (
+	firstAgain = 10 * time.Millisecond
+	maxAgain   = 500 * time.Millisecond // the design's bound for anything that is tried again
+)
+
+// elsewhere reports whether a call was not looked at since another node of the group
+// is its master.
+func elsewhere(err error) bool {
+	var e *Error
+	var closed *wire.ClosedError
+	return errors.As(err, &e) && !e.Sent && errors.As(e.Err, &closed) && closed.Code == wire.CodeNotMaster
+}
+
+// pause waits, and reports whether the context has not ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// once makes one attempt.
+func (c *Client) once(ctx context.Context, to zone.Group, kind uint8, body []byte) ([]byte, error) {
 	s, err := c.o.Open(ctx, to, c.o.Session())
 	if err != nil {
 		return nil, &Error{Group: to, Err: err}

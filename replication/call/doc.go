@@ -3,8 +3,9 @@
 //
 // It owns: the bounds of both sides, the errors ([Fault], [Error]) and the metrics.
 // It never decides what a call means (package broker does), never looks into a
-// body, and never tries again: a call that was not answered may have been done, and
-// only its caller knows whether asking twice does harm.
+// body, and never repeats a call that may have been done: only its caller knows
+// whether asking twice does harm. One that was refused because it met a node which is
+// not its group's master was not looked at, and is made again while its caller waits.
 //
 // # A call
 //

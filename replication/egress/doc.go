@@ -15,6 +15,11 @@
 // opens them again and the hash takes another router. Leaving the list alone
 // moves no session. A draining router gets no new ones.
 //
+// # Masters
+//
+// A session to a group of several nodes goes to its master as package masters knows
+// it, and the answer is listened to: a refusal leads the next session on.
+//
 // # Goroutines
 //
 // None of its own.

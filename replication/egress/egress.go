@@ -10,6 +10,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -34,7 +35,10 @@ type Options struct {
 	// Broker returns the address of a broker of this city when gossip knows one
 	// that is newer than the topology's; empty = it does not. Nil means never.
 	Broker func(zone.Node) string
-	Pool   PoolOptions
+	// Masters knows which node of a group to try first. Nil means none does: each is
+	// tried in the topology's order.
+	Masters *masters.Directory
+	Pool    PoolOptions
 }
 
 // Error says why there is no stream.
@@ -72,6 +76,9 @@ func New(o Options) *Egress {
 	}
 	if o.Broker == nil {
 		o.Broker = func(zone.Node) string { return "" }
+	}
+	if o.Masters == nil {
+		o.Masters = masters.New(nil)
 	}
 	return &Egress{o: o, pool: NewPool(o.Pool)}
 }
@@ -121,11 +128,11 @@ func share(ctx context.Context, n int) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, time.Until(until)/time.Duration(n))
 }
 
-// direct opens a stream to a broker of this city. The first node that answers
-// gets the session; one that is not the master says so.
+// direct opens a stream to a broker of this city: the group's master, as far as it is
+// known, else the first node that answers, which says so when it is not the master.
 func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, session uint64) (wire.Stream, error) {
 	var targets []Target
-	for _, n := range g.Nodes {
+	for _, n := range e.o.Masters.Order(g) {
 		for _, addr := range Addresses(e.o.Broker(n.Name), n.Peer) {
 			targets = append(targets, Target{Node: n.Name, Role: zone.RoleBroker, Zone: g.Zone.Name, City: leg.City, Class: leg.Flow.Class, Addr: addr})
 		}
@@ -136,7 +143,7 @@ func (e *Egress) direct(ctx context.Context, g *zone.GroupInfo, leg flow.Leg, se
 		s, err := e.pool.Open(try, t, session)
 		cancel()
 		if err == nil {
-			return s, nil
+			return e.o.Masters.Listen(s, g, t.Node), nil
 		}
 		if ctx.Err() != nil {
 			return nil, ctx.Err()

@@ -4,11 +4,14 @@ import "time"
 
 // Refuse answers Open, Want or Seal with no. The session is over.
 //
-//	code (2), retry after (4, milliseconds), master, text (texts)
+//	code (2), retry after (4, milliseconds), master, text (texts), epoch (8)
+//
+// The epoch is left out when it is 0, which older versions of this format always do.
 type Refuse struct {
 	Code       Code
 	RetryAfter time.Duration // a hint, whole milliseconds; 0 = none
 	Master     string        // with CodeNotMaster: who is, when known
+	Epoch      uint64        // with CodeNotMaster: of the coordinator's term, in which Master is, or nobody; 0 = not known
 	Text       string        // detail for people
 }
 
@@ -17,7 +20,11 @@ func (x *Refuse) Append(dst []byte) []byte {
 	dst = le.AppendUint16(dst, uint16(x.Code))
 	dst = le.AppendUint32(dst, millis(x.RetryAfter))
 	dst = appendText(dst, x.Master)
-	return appendProse(dst, x.Text)
+	dst = appendProse(dst, x.Text)
+	if x.Epoch != 0 {
+		dst = le.AppendUint64(dst, x.Epoch)
+	}
+	return dst
 }
 
 // ParseRefuse parses a payload. It keeps no reference to b.
@@ -26,6 +33,9 @@ func ParseRefuse(b []byte) (Refuse, error) {
 	x := Refuse{
 		Code: Code(r.u16("code")), RetryAfter: time.Duration(r.u32("retry after")) * time.Millisecond,
 		Master: r.name("master", ""), Text: r.text("text", MaxText, ""),
+	}
+	if len(r.b) > 0 {
+		x.Epoch = r.u64("epoch")
 	}
 	return x, r.done()
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/call"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/flow"
+	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -168,7 +169,7 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	}
 	n.watched.peers = append(n.watched.peers, watchedPeers{"out", d.Stats})
 	n.onStop("peer dialler", d.Close)
-	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr,
+	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr, Masters: masters.New(n.leaders),
 		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})
 	n.onStop("egress", func() error { n.egress.Close(); return nil })
 	if err := n.startCalling(); err != nil {
@@ -195,6 +196,17 @@ func (n *brokerNode) routers() []egress.RouterInfo {
 	for _, m := range n.city.Members() {
 		if m.Role == zone.RoleRouter {
 			all = append(all, egress.RouterInfo{Node: m.Name, Addr: m.Peer, Draining: m.Draining})
+		}
+	}
+	return all
+}
+
+// leaders returns which nodes of this city say that they are masters.
+func (n *brokerNode) leaders() []masters.Hint {
+	var all []masters.Hint
+	for _, m := range n.city.Members() {
+		if m.Leads {
+			all = append(all, masters.Hint{Group: m.Group, Node: m.Name, Epoch: m.Term})
 		}
 	}
 	return all

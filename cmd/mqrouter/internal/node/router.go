@@ -210,7 +210,8 @@ func (n *routerNode) Changes() <-chan struct{} { return n.moved }
 func members(p *gossip.Pool) []router.Member {
 	var all []router.Member
 	for _, m := range p.Members() {
-		all = append(all, router.Member{Node: m.Name, Role: m.Role, City: m.City, Peer: m.Peer, QUIC: m.QUIC, Epoch: m.Epoch, Draining: m.Draining})
+		all = append(all, router.Member{Node: m.Name, Role: m.Role, City: m.City, Peer: m.Peer, QUIC: m.QUIC, Epoch: m.Epoch, Draining: m.Draining,
+			Group: m.Group, Term: m.Term, Leads: m.Leads})
 	}
 	return all
 }
