@@ -15,46 +15,46 @@ const MaxMembers = 5
 // Term says who leads a broker group. A Term is a value: nobody changes the slices
 // of one that was handed out.
 type Term struct {
-	Group zone.Group
+	Group zone.Group `json:"group"`
 
 	// Epoch counts the group's masters; 0 = there was none yet. It ascends with each
 	// election, also of the node that was master before, and is above the epoch of
 	// every lineage that a candidate's log had. Some numbers may never have written
 	// anything.
-	Epoch uint64
+	Epoch uint64 `json:"epoch"`
 	// Lineage is the random, non-zero id of the lineage that this epoch writes, known
 	// before its first record; 0 in epoch 0.
-	Lineage record.LineageID
+	Lineage record.LineageID `json:"lineage"`
 	// Master leads the epoch; "" = nobody: its lease is over or was given back, and
 	// nobody was elected yet. An epoch whose master was taken away never gets it back.
-	Master zone.Node
+	Master zone.Node `json:"master"`
 	// Incarnation is that of the group's log; 0 in epoch 0 and when the first master
 	// began with an empty store and has not told it yet.
-	Incarnation record.Incarnation
+	Incarnation record.Incarnation `json:"incarnation"`
 
 	// InSync is sorted: every acknowledged record is at each of them. It holds the
 	// master, and nobody in epoch 0.
-	InSync []zone.Node
+	InSync []zone.Node `json:"in_sync"`
 	// Proposed is the set being changed to, sorted, or nil. Until the change is
 	// confirmed, an acknowledgement needs both sets; only InSync is ever elected from.
-	Proposed []zone.Node
+	Proposed []zone.Node `json:"proposed,omitempty"`
 
 	// Version ascends by one with every change of the term: what is compared and set.
-	Version uint64
+	Version uint64 `json:"version"`
 	// Lost says what a forced fail-over gave up, until the next one does; nil = no
 	// epoch of this group ever gave up anything.
-	Lost *Loss
+	Lost *Loss `json:"lost,omitempty"`
 }
 
 // Loss says what a forced fail-over gave up: records at From and above that epochs
 // before Epoch may have acknowledged.
 type Loss struct {
-	Epoch uint64          // that began by force
-	From  record.Position // end of the new master's log when it was elected
+	Epoch uint64          `json:"epoch"` // that began by force
+	From  record.Position `json:"from"`  // end of the new master's log when it was elected
 	// Known is the highest position that the coordinator had heard to be committed; at
 	// or below From when nothing is known to be lost. More may have been acknowledged.
-	Known record.Position
-	At    time.Time // by the coordinator's wall clock; for people only
+	Known record.Position `json:"known"`
+	At    time.Time       `json:"at"` // by the coordinator's wall clock; for people only
 }
 
 // Clone returns a copy that shares nothing with t.
@@ -70,14 +70,15 @@ func (t Term) Clone() Term {
 
 // Standing is what a member says of itself and of its log.
 type Standing struct {
-	Node zone.Node
+	Node zone.Node `json:"node"`
 	// Incarnation is that of the member's log; 0 = its store is empty.
-	Incarnation record.Incarnation
+	Incarnation record.Incarnation `json:"incarnation"`
 	// Epoch is that of the last lineage in the log; 0 = none.
-	Epoch uint64
+	Epoch uint64 `json:"epoch"`
 	// End is the end of the log that is durable at this member. Committed is the
 	// position up to which it knows it to be committed.
-	End, Committed record.Position
+	End       record.Position `json:"end"`
+	Committed record.Position `json:"committed"`
 
 	// Leads is the epoch that the member leads or is about to lead; 0 = none. A member
 	// leads an epoch only when the term of the same epoch named it and its log, at its
@@ -85,16 +86,16 @@ type Standing struct {
 	// its own epoch in its log was started again, and waits for another election.
 	// Saying 0 after having led gives the lease back: such a member has stopped
 	// answering before it says so.
-	Leads uint64
+	Leads uint64 `json:"leads"`
 	// Seen is the version of the newest term that the member knew before it looked at
 	// its log for this standing. It shows the coordinator what this standing cannot be
 	// older than.
-	Seen uint64
+	Seen uint64 `json:"seen"`
 
 	// Fit is false when the member must not be elected: its disk or log failed, its
 	// log diverged, or its store is new, set back or restored while the term still
 	// counts on the one before (the term has to be seen without it in InSync first).
-	Fit bool
+	Fit bool `json:"fit"`
 }
 
 // Lease is the right of a master to answer for its epoch. The zero value is none.
@@ -135,10 +136,11 @@ type Coordinator interface {
 	// record. Fails with KindStaleEpoch, KindStaleVersion and KindRefused.
 	ChangeSet(ctx context.Context, group zone.Group, epoch, version uint64, inSync, proposed []zone.Node) (Term, error)
 
-	// Resign gives the lease of epoch back; the caller has stopped answering. to is
-	// elected at once when it is in sync; "" leaves it to the rule, and then a sick
-	// master says that it is not Fit. With KindNoCandidate the lease is given back and
-	// nobody is master.
+	// Resign gives the lease of epoch back; the caller is the master and has stopped
+	// answering. to, which has every record that was acknowledged, is elected at once;
+	// when it cannot be, Resign fails with KindNoCandidate, nothing is given back, and
+	// the caller may go on. With to = "" the lease is given back in any case, the term
+	// has no master, and the rule elects one; a sick master then says that it is not Fit.
 	Resign(ctx context.Context, group zone.Group, epoch uint64, to zone.Node) (Term, error)
 
 	// Failover makes to the master by an operator's order, once the lease that is out

@@ -1,0 +1,221 @@
+package coordinator
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// Ballot is what an election is decided from.
+type Ballot struct {
+	Group Group
+	// Term is the group's; it has no master.
+	Term Term
+	// Standings are those that members made after they had seen Term.
+	Standings []Standing
+	// Known is the highest position that is known to be committed in Term's epoch.
+	Known record.Position
+	// Settled says that those who have not answered were waited for long enough.
+	Settled bool
+}
+
+// Election is the outcome of a ballot: what changes in the term.
+type Election struct {
+	Master      zone.Node
+	Epoch       uint64
+	Incarnation record.Incarnation
+	InSync      []zone.Node
+	Loss        *Loss // without its time; nil = nothing that was acknowledged is missing
+}
+
+// Elect applies the rule: of the in-sync members that answered and are fit, enough of
+// whom there must be to have every acknowledged record among them, the one with the
+// longest log. Only members that are in sync count, not those proposed to be: these
+// may lack what was acknowledged before they were proposed. The new in-sync set is
+// the old one without those who did not answer and, where a majority suffices for an
+// acknowledgement, without those whose log is shorter than the new master's.
+//
+// The first master of a group is the member with the longest log; all members must
+// have answered, and their logs be of one store.
+//
+// When nobody is elected, why says so in words for people.
+func (b Ballot) Elect() (e Election, why string, ok bool) {
+	if b.Term.Epoch == 0 {
+		return b.found()
+	}
+	able, unable := b.candidates()
+	if need := b.Group.answers(len(b.Term.InSync)); len(able) < need {
+		return Election{}, fmt.Sprintf("%d of the %d in sync must answer and be fit, %d do: %s", need, len(b.Term.InSync), len(able), unable), false
+	}
+	if !b.Settled && b.silent() > 0 {
+		return Election{}, "waiting a moment for the others that are in sync: " + unable, false
+	}
+	return b.elected(b.longest(able), able), "", true
+}
+
+// Appoint is Elect with the winner given: it must be one whom enough of the others
+// are not ahead of, so that it has every acknowledged record.
+func (b Ballot) Appoint(to zone.Node) (e Election, why string, ok bool) {
+	if b.Term.Epoch == 0 {
+		e, why, ok = b.found()
+		if ok && e.Master != to {
+			return Election{}, fmt.Sprintf("%s has a longer log", e.Master), false
+		}
+		return e, why, ok
+	}
+	able, unable := b.candidates()
+	i := slices.IndexFunc(able, func(s Standing) bool { return s.Node == to })
+	if i < 0 {
+		return Election{}, fmt.Sprintf("%s is not in sync, did not answer or is not fit: %s", to, unable), false
+	}
+	var behind []Standing
+	for _, s := range able {
+		if !ahead(s, able[i]) {
+			behind = append(behind, s)
+		}
+	}
+	if need := b.Group.answers(len(b.Term.InSync)); len(behind) < need {
+		return Election{}, fmt.Sprintf("%d of the %d in sync must answer and not be ahead of %s, %d do", need, len(b.Term.InSync), to, len(behind)), false
+	}
+	return b.elected(able[i], able), "", true
+}
+
+// Force appoints any member that answered, and says what is given up thereby; nothing
+// is when Appoint would have done it.
+func (b Ballot) Force(to zone.Node) (e Election, why string, ok bool) {
+	if e, _, ok := b.Appoint(to); ok {
+		return e, "", true
+	}
+	i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == to })
+	if i < 0 || !b.Group.has(to) {
+		return Election{}, fmt.Sprintf("%s does not answer", to), false
+	}
+	s := b.Standings[i]
+	e = Election{Master: to, Epoch: b.epoch(), Incarnation: s.Incarnation, InSync: []zone.Node{to}}
+	known := b.Known
+	for _, other := range b.Standings {
+		if b.ofTerm(other) {
+			known = max(known, other.Committed)
+		}
+	}
+	e.Loss = &Loss{Epoch: e.Epoch, From: s.End, Known: known}
+	return e, "", true
+}
+
+// found elects a group's first master.
+func (b Ballot) found() (Election, string, bool) {
+	var missing, unfit []string
+	var withLog []Standing
+	var all []Standing
+	for _, m := range b.Group.Members {
+		i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == m })
+		switch {
+		case i < 0:
+			missing = append(missing, string(m))
+			continue
+		case !b.Standings[i].Fit:
+			unfit = append(unfit, string(m))
+		}
+		all = append(all, b.Standings[i])
+		if b.Standings[i].Incarnation != 0 {
+			withLog = append(withLog, b.Standings[i])
+		}
+	}
+	switch {
+	case len(b.Group.Members) == 0:
+		return Election{}, "the group has no nodes", false
+	case len(missing) > 0:
+		return Election{}, "a group's first master is elected when all its nodes have answered; missing: " + strings.Join(missing, ", "), false
+	case len(unfit) > 0:
+		return Election{}, "a group's first master is elected when all its nodes are fit; not: " + strings.Join(unfit, ", "), false
+	}
+	for _, s := range withLog {
+		if s.Incarnation != withLog[0].Incarnation {
+			return Election{}, fmt.Sprintf("%s and %s have logs of different stores: empty the one that does not count, or choose by force", withLog[0].Node, s.Node), false
+		}
+	}
+	w := b.longest(all)
+	return Election{Master: w.Node, Epoch: b.epoch(), Incarnation: w.Incarnation, InSync: []zone.Node{w.Node}}, "", true
+}
+
+// candidates returns who of the in-sync set may be elected, and says why the others
+// may not.
+func (b Ballot) candidates() (able []Standing, unable string) {
+	var words []string
+	no := func(m zone.Node, why string) { words = append(words, fmt.Sprintf("%s %s", m, why)) }
+	for _, m := range b.Term.InSync {
+		i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == m })
+		switch {
+		case !b.Group.has(m):
+			no(m, "is not in the topology any more")
+		case i < 0:
+			no(m, "does not answer")
+		case !b.Standings[i].Fit:
+			no(m, "is not fit")
+		case b.Term.Incarnation != 0 && b.Standings[i].Incarnation != b.Term.Incarnation:
+			no(m, "has another store than the one that was in sync")
+		case b.Standings[i].End < b.Known:
+			no(m, fmt.Sprintf("has a log up to %d, but %d was committed: it was set back", b.Standings[i].End, b.Known))
+		default:
+			able = append(able, b.Standings[i])
+		}
+	}
+	if len(words) == 0 {
+		return able, "all answer"
+	}
+	return able, strings.Join(words, "; ")
+}
+
+// silent is how many of the in-sync set have not answered.
+func (b Ballot) silent() int {
+	n := 0
+	for _, m := range b.Term.InSync {
+		if b.Group.has(m) && !slices.ContainsFunc(b.Standings, func(s Standing) bool { return s.Node == m }) {
+			n++
+		}
+	}
+	return n
+}
+
+// longest returns the one with the longest log; of equal ones the group's earlier
+// member. all is not empty.
+func (b Ballot) longest(all []Standing) Standing {
+	return slices.MinFunc(all, func(x, y Standing) int {
+		switch {
+		case ahead(x, y):
+			return -1
+		case ahead(y, x):
+			return 1
+		}
+		return cmp.Compare(slices.Index(b.Group.Members, x.Node), slices.Index(b.Group.Members, y.Node))
+	})
+}
+
+func (b Ballot) elected(w Standing, able []Standing) Election {
+	e := Election{Master: w.Node, Epoch: b.epoch(), Incarnation: cmp.Or(b.Term.Incarnation, w.Incarnation)}
+	for _, s := range able {
+		if !b.Group.Quorum || level(s, w) {
+			e.InSync = append(e.InSync, s.Node)
+		}
+	}
+	slices.Sort(e.InSync)
+	return e
+}
+
+// epoch is the next one: above the term's and above that of every log, since a log
+// may be older than its coordinator.
+func (b Ballot) epoch() uint64 {
+	e := b.Term.Epoch
+	for _, s := range b.Standings {
+		e = max(e, s.Epoch)
+	}
+	return e + 1
+}
+
+// ofTerm says whether what the standing says to be committed is so in the term's
+// epoch: its log has that epoch's lineage.
+func (b Ballot) ofTerm(s Standing) bool { return b.Term.Epoch != 0 && s.Epoch == b.Term.Epoch }
