@@ -1,6 +1,6 @@
 module github.com/mqrouter/mqrouter
 
-go 1.26.7
+go 1.26.0
 
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
