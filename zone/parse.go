@@ -18,7 +18,7 @@ func Parse(data []byte, name string) (*Topology, error) {
 		return nil, err
 	}
 	for _, t := range d.topo.Topics {
-		t.makeFaults()
+		t.faults = &resolveFaults{}
 		t.topology = d.topo
 	}
 	d.topo.index.hot = makeHot(d.topo)

@@ -1,6 +1,9 @@
 package zone
 
-import "fmt"
+import (
+	"fmt"
+	"sync/atomic"
+)
 
 // ResolveKind says why a message has no destination.
 type ResolveKind uint8
@@ -71,20 +74,28 @@ func generic(kind ResolveKind) *ResolveError {
 	return ErrUnknownRoute
 }
 
-// fault returns the topic's ready-made error of a kind.
+// resolveFaults are the errors that Resolve returns for a topic: made with the first,
+// so that later ones cost nothing, and a topic without faults neither.
+type resolveFaults struct {
+	made atomic.Pointer[[resolveKinds]ResolveError]
+}
+
+// fault returns the topic's error of a kind.
 func (t *TopicInfo) fault(kind ResolveKind) *ResolveError {
 	if t.faults == nil {
 		return generic(kind)
 	}
-	return &t.faults[kind]
-}
-
-// makeFaults prepares the errors that Resolve returns for the topic.
-func (t *TopicInfo) makeFaults() {
-	t.faults = new([resolveKinds]ResolveError)
-	for k := range t.faults {
-		t.faults[k] = ResolveError{Kind: ResolveKind(k), Topic: t.Name, Route: t.Route}
+	all := t.faults.made.Load()
+	if all == nil {
+		all = new([resolveKinds]ResolveError)
+		for k := range all {
+			all[k] = ResolveError{Kind: ResolveKind(k), Topic: t.Name, Route: t.Route}
+		}
+		if !t.faults.made.CompareAndSwap(nil, all) {
+			all = t.faults.made.Load()
+		}
 	}
+	return &all[kind]
 }
 
 // Is reports whether target is a *ResolveError of the same kind, and of the

@@ -141,9 +141,9 @@ type TopicInfo struct {
 	Channel     *ChannelInfo // set for broadcast routes, else nil
 	Groups      []*ConsumerGroupInfo
 
-	resident []bool                      // by city index; nil means all
-	faults   *[resolveKinds]ResolveError // what Resolve returns; see resolve_error.go
-	topology *Topology                   // to which the value belongs
+	resident []bool         // by city index; nil means all
+	faults   *resolveFaults // what Resolve returns; see resolve_error.go
+	topology *Topology      // to which the value belongs
 }
 
 // ResidentIn reports whether records of the topic may enter the city.

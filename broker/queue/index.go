@@ -26,8 +26,7 @@ type chunk [chunkEntries]Entry
 
 // Index is the append-only sequence of one queue or flow.
 type Index struct {
-	name  string
-	base  string // of the file names
+	name  string // the names of its files come from it
 	store *Store
 
 	// Readers load next, then view: the view that belongs to a number is

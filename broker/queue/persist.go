@@ -83,7 +83,7 @@ func (x *Index) load(firsts []uint64) error {
 		v.first, v.start = firsts[0], firsts[0]
 	}
 	for _, first := range firsts {
-		v.segs = append(v.segs, &segment{owner: x, first: first, path: x.store.path(x.base, first)})
+		v.segs = append(v.segs, &segment{owner: x, first: first, path: x.store.path(baseName(x.name), first)})
 	}
 	for i, g := range v.segs {
 		if g.first != v.start {
@@ -176,7 +176,7 @@ func (x *Index) write(g *segment, b []byte, at int64) error {
 
 // roll begins a segment at what is flushed.
 func (x *Index) roll() error {
-	g := &segment{owner: x, first: x.flushed, path: x.store.path(x.base, x.flushed)}
+	g := &segment{owner: x, first: x.flushed, path: x.store.path(baseName(x.name), x.flushed)}
 	h, err := x.store.files.create(g.path)
 	if err != nil {
 		return err

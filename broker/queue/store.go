@@ -100,13 +100,13 @@ func (s *Store) Index(name string) (*Index, error) {
 	if x := s.indexes[name]; x != nil {
 		return x, nil
 	}
-	x := &Index{name: name, base: baseName(name), store: s}
-	firsts := s.found[x.base]
+	x, base := &Index{name: name, store: s}, baseName(name)
+	firsts := s.found[base]
 	slices.Sort(firsts)
 	if err := x.load(firsts); err != nil {
 		return nil, err
 	}
-	delete(s.found, x.base)
+	delete(s.found, base)
 	s.indexes[name] = x
 	return x, nil
 }
