@@ -63,6 +63,7 @@ func (b *Broker) snapshot(ctx context.Context) error {
 		return fmt.Errorf("flush of indexes: %w", err)
 	}
 	b.state.timers.shed(b.dueBefore.Load())
+	b.indexes.ShedIdle()
 	data, at, needs := b.state.encode(), b.state.position, b.state.indexNeeds()
 	b.mu.Unlock()
 	held := b.now() - began

@@ -19,7 +19,7 @@
 // # Goroutines
 //
 // The package starts none. One goroutine at a time (the fold) calls what
-// writes: Index.Append, Flush, Shed, Truncate, Reset, TrimBefore, Store.Flush,
+// writes: Index.Append, Flush, Shed, Store.ShedIdle, Truncate, Reset, TrimBefore, Store.Flush,
 // Recover and Delete. Any number of goroutines may read meanwhile, and call
 // Store.Sync. Reading what is still in memory takes no lock.
 //

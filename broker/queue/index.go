@@ -18,11 +18,16 @@ type Entry struct {
 // uppermost byte holds the label.
 const MaxPosition = record.Position(1)<<labelShift - 1
 
-// chunkEntries is how many entries are allocated at once: 6 KiB, so that
-// thousands of idle queues stay cheap and one append in 256 allocates.
-const chunkEntries = 256
+// chunkEntries is how many entries are allocated at once: 6 KiB, so that one
+// append in 256 allocates. The first chunk begins with firstEntries and doubles:
+// most of thousands of queues have few entries, 192 bytes then.
+const (
+	chunkEntries = 256
+	firstEntries = 8
+)
 
-type chunk [chunkEntries]Entry
+// chunk has chunkEntries, or fewer when it is the only one and not full.
+type chunk []Entry
 
 // Index is the append-only sequence of one queue or flow.
 type Index struct {
@@ -39,9 +44,10 @@ type Index struct {
 	last      record.Position // of the entry before next; valid when next > first
 	begun     bool            // last is valid
 	flushed   uint64          // entries below are in files
-	current   *chunk          // that takes the next entry; nil = none yet
+	current   chunk           // that takes the next entry; nil = none yet
 	fill      int             // entries in current
 	waiting   bool            // in Store.unflushed
+	looked    uint64          // next when Store.ShedIdle last looked
 	recovered bool            // safe to append to
 }
 
@@ -50,7 +56,7 @@ type Index struct {
 type view struct {
 	first uint64     // lowest number that can be read
 	segs  []*segment // ascending, without holes
-	tail  []*chunk   // the entries from start on
+	tail  []chunk    // the entries from start on
 	start uint64     // entries below are in segs
 }
 
@@ -60,7 +66,11 @@ func (v *view) at(number uint64) (Entry, bool) {
 		return Entry{}, false
 	}
 	i := number - v.start
-	return v.tail[i/chunkEntries][i%chunkEntries], true
+	c := v.tail[i/chunkEntries]
+	if i %= chunkEntries; i >= uint64(len(c)) {
+		return Entry{}, false
+	}
+	return c[i], true
 }
 
 // Name returns the name under which the store opened the index.
@@ -83,7 +93,7 @@ func (x *Index) Append(e Entry) (uint64, error) {
 	if e.Size == 0 || e.Position > MaxPosition || (x.begun && e.Position <= x.last) {
 		return 0, &OrderError{Name: x.name, Last: x.last, Got: e}
 	}
-	if x.current == nil || x.fill == chunkEntries || !x.waiting {
+	if x.fill == len(x.current) || !x.waiting {
 		if err := x.grow(); err != nil {
 			return 0, err
 		}
@@ -106,7 +116,14 @@ func (x *Index) grow() error {
 		return ErrNotRecovered
 	}
 	next := x.next.Load()
-	if x.current == nil || x.fill == chunkEntries {
+	switch {
+	case x.fill < len(x.current):
+	case 0 < x.fill && x.fill < chunkEntries: // the first one: it is replaced by a larger one
+		v := *x.view.Load()
+		x.current = append(make(chunk, 0, 2*x.fill), x.current...)[:2*x.fill]
+		v.tail = []chunk{x.current}
+		x.view.Store(&v)
+	default:
 		if next-x.flushed >= uint64(x.store.opts.TailEntries) {
 			x.store.noteFlush(x.Flush())
 		}
@@ -115,9 +132,13 @@ func (x *Index) grow() error {
 			v.tail = v.tail[1:]
 			v.start += chunkEntries
 		}
-		x.current, x.fill = new(chunk), 0
+		size := chunkEntries
+		if x.current == nil {
+			size = firstEntries
+		}
+		x.current, x.fill = make(chunk, size), 0
 		// A fresh slice: readers of the old view keep theirs.
-		v.tail = append(append(make([]*chunk, 0, len(v.tail)+1), v.tail...), x.current)
+		v.tail = append(append(make([]chunk, 0, len(v.tail)+1), v.tail...), x.current)
 		x.view.Store(&v)
 	}
 	if !x.waiting {
@@ -175,7 +196,7 @@ func (x *Index) read(from uint64, dst []Entry) (int, error) {
 		return 0, x.outside(from)
 	case from >= v.start:
 		i := from - v.start
-		if i/chunkEntries >= uint64(len(v.tail)) {
+		if i/chunkEntries >= uint64(len(v.tail)) || i%chunkEntries >= uint64(len(v.tail[i/chunkEntries])) {
 			return 0, x.outside(from) // deleted or reset under our eyes
 		}
 		return copy(dst, v.tail[i/chunkEntries][i%chunkEntries:]), nil

@@ -12,3 +12,17 @@ func (x *Index) Shed() {
 	x.current, x.fill = nil, 0
 	x.view.Store(&v)
 }
+
+// ShedIdle sheds the indexes that were not appended to since it last looked: what
+// a queue had in memory while it was busy is not kept for ever. Writer only.
+func (s *Store) ShedIdle() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, x := range s.indexes {
+		next := x.next.Load()
+		if x.looked == next {
+			x.Shed()
+		}
+		x.looked = next
+	}
+}

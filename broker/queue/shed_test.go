@@ -54,3 +54,53 @@ func TestShedChangesNothingButMemory(t *testing.T) {
 		}
 	}
 }
+
+// TestAnIndexOfFewEntriesIsSmall: brokers have thousands of them.
+func TestAnIndexOfFewEntriesIsSmall(t *testing.T) {
+	s, err := Open(Options{FS: disk.NewMem(), Dir: "d"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	x, err := s.Index("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	room := func() (n int) {
+		for _, c := range x.view.Load().tail {
+			n += cap(c)
+		}
+		return n
+	}
+	for n := range uint64(3 * chunkEntries) {
+		old := x.view.Load() // of a reader that is slow
+		if _, err := x.Append(Entry{Position: record.Position(n + 1), Size: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if most := max(firstEntries, 2*int(n+1)); n < chunkEntries && room() > most {
+			t.Fatalf("room for %d entries, %d are there", room(), n+1)
+		}
+		for k := range n + 1 {
+			if e, err := x.Get(k); err != nil || e.Position != record.Position(k+1) {
+				t.Fatalf("entry %d of %d: %+v, %v", k, n+1, e, err)
+			}
+			if e, ok := old.at(k); k < n && (!ok || e.Position != record.Position(k+1)) {
+				t.Fatalf("entry %d of %d for a slow reader: %+v, %v", k, n, e, ok)
+			}
+		}
+	}
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s.ShedIdle()
+	if room() == 0 {
+		t.Error("a busy index was shed")
+	}
+	s.ShedIdle()
+	if room() != 0 {
+		t.Errorf("an idle index has room for %d entries", room())
+	}
+	if e, err := x.Get(2); err != nil || e.Position != 3 {
+		t.Errorf("entry 2 after that: %+v, %v", e, err)
+	}
+}
