@@ -6,6 +6,8 @@
 #
 #   MQROUTER_BENCH_SECONDS    length of each run (5)
 #   MQROUTER_BENCH_RETAINED   retained messages of the recovery run (10000000)
+#   MQROUTER_BENCH_DELAYED    delayed messages whose memory is measured (1000000)
+#   MQROUTER_BENCH_TOPICS     topics whose memory is measured (10000)
 #   MQROUTER_BENCH_OFFSET     added to the ports of the sample topology (21000)
 #   MQROUTER_BENCH_DIR        folder on the disk to measure (TMPDIR, else /tmp)
 set -euo pipefail
@@ -13,6 +15,8 @@ cd "$(dirname "$0")/../.."
 
 seconds=${MQROUTER_BENCH_SECONDS:-5}
 retained=${MQROUTER_BENCH_RETAINED:-10000000}
+delayed=${MQROUTER_BENCH_DELAYED:-1000000}
+topics=${MQROUTER_BENCH_TOPICS:-10000}
 offset=${MQROUTER_BENCH_OFFSET:-21000}
 dir=$(mktemp -d "${MQROUTER_BENCH_DIR:-${TMPDIR:-/tmp}}/mqrouter-bench-XXXXXX")
 bin=$dir/mqrouter
@@ -30,10 +34,10 @@ trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-start() {
-	"$bin" dev --dir "$dir/dev" --port-offset "$offset" >"$dir/dev.out" 2>&1 &
+start() { # ARGS...
+	"$bin" dev --dir "$dir/dev" --port-offset "$offset" "$@" >"$dir/dev.out" 2>&1 &
 	dev=$!
-	for _ in $(seq 300); do
+	for _ in $(seq 600); do
 		grep -q '^ready\.' "$dir/dev.out" && return
 		kill -0 "$dev" 2>/dev/null || break
 		sleep 0.1
@@ -41,6 +45,18 @@ start() {
 	cat "$dir/dev.out" >&2
 	echo "bench: the deployment did not start" >&2
 	exit 1
+}
+
+stop() {
+	kill -TERM "$dev"
+	wait "$dev" || true
+	dev=
+}
+
+# Memory of a broker's process, when it has come to rest.
+resident() {
+	sleep 5
+	ps -o rss= -p "$(cat "$dir/dev/pids/rz02-a-1")" | awk '{ printf "%.0f MiB", $1 / 1024 }'
 }
 
 row() { printf '| %s | %s | `%s` |\n' "$1" "$2" "$3"; } # WHAT FIGURE COMMAND
@@ -80,9 +96,35 @@ done
 bench '{ printf "broadcast to three cities, random bodies|%s landings/s; %s bytes on the two links together a body byte\n", $5, $8 }' \
 	flow --zone rz01 --topic member --publishers 16 --batch 32 --duration "${seconds}s"
 
-kill -TERM "$dev"
-wait "$dev" || true
-dev=
+while read -r kind topic group property; do
+	"$bin" group reset "$group" --topic "$topic" --to latest --yes --zone rz01 >/dev/null # what the rows above have left
+	bench '{ printf "'"$kind"' messages in a zone, 1,000 messages/s, from send to receive|p50 %s, p99 %s; send p50 %s\n", $5, $6, $8 }' \
+		latency --zone rz01 --to rz01 --topic "$topic" --group "$group" --property "$property" --kind "$kind" --delay 1s --rate 1000 --duration "${seconds}s"
+	bench '{ printf "'"$kind"' messages in a zone, %s publishers, %s a request|%s messages/s, p50 %s, p99 %s\n", $1, $2, $4, $6, $7 }' \
+		publish --zone rz01 --topic "$topic" --property "$property" --kind "$kind" --publishers 16 --batch 1 --duration "${seconds}s"
+done <<-END
+	normal orders orders-billing userId=1001..1019
+	fifo ledger-entries ledger-entries-book accountId=1001..1019
+	delay reminders reminders-send memberId=1001..1019
+	transaction payments payments-settle payerId=1001..1019
+END
+stop
+
+rm -rf "$dir/dev"
+start --processes
+row "memory of a broker that has nothing to do" "$(resident)" "mqrouter dev --processes"
+hold="publish --zone rz02 --topic reminders --property memberId=1021..1039 --kind delay --delay 12h --publishers 32 --batch 32 --duration 10m --messages $delayed"
+# shellcheck disable=SC2086 # words
+"$bin" bench $hold >/dev/null
+row "memory of a broker with $delayed delayed messages of 1 KiB" "$(resident)" "mqrouter bench $hold"
+stop
+rm -rf "$dir/dev"
+"$bin" topology sample | awk -v n="$topics" '{ print } $0 == "topics:" { for (i = 1; i <= n; i++) printf "  - {name: bench-%d, route: local}\n", i }' >"$dir/topics.yaml"
+start --processes --topology "$dir/topics.yaml"
+row "memory of a broker with $topics topics that nobody has used" "$(resident)" "mqrouter dev --processes --topology topics.yaml"
+"$bin" bench topics --zone rz02 --topics "$topics" >/dev/null
+row "memory of a broker with $topics topics and a message in each" "$(resident)" "mqrouter bench topics --zone rz02 --topics $topics"
+stop
 
 resolve='go test -run ^$ -bench ^BenchmarkResolve$ -benchmem ./zone'
 $resolve | awk '/^BenchmarkResolve/ { sub(/^BenchmarkResolve\/?/, "", $1); sub(/-[0-9]+$/, "", $1); printf "%s|%s %s, %s %s\n", $1, $3, $4, $(NF-1), $NF }' |

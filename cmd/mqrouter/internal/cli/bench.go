@@ -34,7 +34,7 @@ func newBench(e *env) *cobra.Command {
 		Long: `Measure this machine. The figures mean little elsewhere: quote them next to
 those of 'mqrouter bench raw' from the same disk.`,
 	}
-	c.AddCommand(newBenchPublish(e), newBenchFlow(e), newBenchLatency(e), newBenchRaw(e), newBenchResolve(e), newBenchRecovery(e))
+	c.AddCommand(newBenchPublish(e), newBenchFlow(e), newBenchLatency(e), newBenchRaw(e), newBenchResolve(e), newBenchRecovery(e), newBenchTopics(e))
 	return c
 }
 
@@ -47,6 +47,7 @@ type load struct {
 
 	duration time.Duration
 	rate     int // messages a second over all publishers; 0: as fast as answers come
+	messages int // after which it ends; 0: at the end of duration only
 	kind     kindFlags
 }
 
@@ -72,6 +73,7 @@ type benchFlags struct {
 	size       int
 	body       string
 	rate       int
+	messages   int
 	duration   time.Duration
 	kind       kindFlags
 }
@@ -86,6 +88,7 @@ func (b *benchFlags) declare(e *env, c *cobra.Command, topic string) {
 	c.Flags().IntVar(&b.size, "size", 1024, "bytes of a body")
 	c.Flags().StringVar(&b.body, "body", "random", "random (does not compress) or json (records of a kind)")
 	c.Flags().IntVar(&b.rate, "rate", 0, "messages a second over all publishers; 0: as fast as the answers come")
+	c.Flags().IntVar(&b.messages, "messages", 0, "messages after which a run ends before --duration; 0: it does not")
 	c.Flags().DurationVar(&b.duration, "duration", 5*time.Second, "length of a run")
 	b.kind.declare(c, time.Hour)
 }
@@ -97,13 +100,13 @@ func (b *benchFlags) loads() ([]load, error) {
 	var all []load
 	for _, p := range b.publishers {
 		for _, n := range b.batches {
-			if p < 1 || n < 1 || b.size < 1 || b.duration <= 0 || b.rate < 0 {
-				return nil, usageError{errors.New("publishers, batch, size and duration must be above zero")}
+			if p < 1 || n < 1 || b.size < 1 || b.duration <= 0 || b.rate < 0 || b.messages < 0 {
+				return nil, usageError{errors.New("publishers, batch, size and duration must be above zero, rate and messages not below")}
 			}
 			if b.body != "random" && b.body != "json" {
 				return nil, usageError{fmt.Errorf("--body %q: write random or json", b.body)}
 			}
-			all = append(all, load{Publishers: p, Batch: n, Size: b.size, Body: b.body, duration: b.duration, rate: b.rate, kind: b.kind})
+			all = append(all, load{Publishers: p, Batch: n, Size: b.size, Body: b.body, duration: b.duration, rate: b.rate, messages: b.messages, kind: b.kind})
 		}
 	}
 	return all, nil
@@ -201,6 +204,7 @@ func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string
 	defer producer.Close()
 	r := loadResult{load: l}
 	var count tally
+	var begun atomic.Int64
 	parts := make([]*hdrhistogram.Histogram, l.Publishers)
 	begin := time.Now()
 	run, cancel := context.WithDeadline(ctx, begin.Add(l.duration))
@@ -215,6 +219,9 @@ func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string
 				batch[j] = &rocketmqclient.Message{Topic: topic}
 			}
 			for run.Err() == nil && pace.wait(run) {
+				if n := begun.Add(int64(l.Batch)); l.messages > 0 && n > int64(l.messages) {
+					return
+				}
 				for _, m := range batch {
 					m.Body, m.Properties = bodies.next(m.Body), props[turn%len(props)]
 					l.kind.shape(m, uint64(turn))
