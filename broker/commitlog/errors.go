@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/replication/ship"
 )
 
 // The errors that callers match with errors.Is.
@@ -18,7 +19,8 @@ var (
 	ErrStopped = errors.New("commitlog: stopped by a failed write")
 	// ErrClosed: Close was called.
 	ErrClosed = errors.New("commitlog: closed")
-	// ErrNotStarted: Append before Start, or Replay after it.
+	// ErrNotStarted: Append before Start or while the log follows, Replay after
+	// Start, or following after Promote.
 	ErrNotStarted = errors.New("commitlog: wrong state for this call")
 	// ErrTooLarge: the batch exceeds what the log can store in one write.
 	ErrTooLarge = errors.New("commitlog: batch is too large")
@@ -28,7 +30,30 @@ var (
 	ErrTrimmed = errors.New("commitlog: position is trimmed")
 	// ErrBeyondEnd: the position is not below the committed end.
 	ErrBeyondEnd = errors.New("commitlog: position is beyond the committed end")
+	// ErrEpoch: the log has a lineage of that epoch, or of a later one.
+	ErrEpoch = errors.New("commitlog: epoch is not above that of the last lineage")
 )
+
+// RawError says why a log does not do what a master asks of it. Nothing was
+// changed. It is one of shipping's errors (errors.Is).
+type RawError struct {
+	Op       string          // append, truncate, lineage, read
+	Position record.Position // where it is wrong
+	What     string          // constant text
+	Err      error           // of package ship
+}
+
+// Error implements error.
+func (e *RawError) Error() string {
+	return fmt.Sprintf("commitlog: %s at position %d: %s", e.Op, e.Position, e.What)
+}
+
+// Unwrap returns the error of package ship.
+func (e *RawError) Unwrap() error { return e.Err }
+
+func refused(op string, pos record.Position, what string) error {
+	return &RawError{Op: op, Position: pos, What: what, Err: ship.ErrRefused}
+}
 
 // CorruptError reports bytes of the log that are not what was once durable
 // there. It is never used for a torn tail.

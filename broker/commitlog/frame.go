@@ -3,6 +3,7 @@ package commitlog
 import (
 	"encoding/binary"
 	"hash/crc32"
+	"math"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -52,9 +53,13 @@ func (f *frame) put(b []byte) {
 	le.PutUint32(b[12:], uint32(f.kind)|uint32(f.envelope)<<8)
 	le.PutUint32(b[16:], f.sum)
 	le.PutUint32(b[20:], f.lineage)
-	le.PutUint32(b[24:], uint32(f.pos-f.synced))
+	le.PutUint32(b[24:], uint32(min(f.pos-f.synced, math.MaxUint32)))
 	le.PutUint32(b[28:], crc32.Checksum(b[:28], castagnoli))
 }
+
+// headerSum returns the checksum of an encoded header, which covers that of the
+// payload.
+func headerSum(b []byte) uint32 { return binary.LittleEndian.Uint32(b[28:]) }
 
 // parseFrame decodes the header at the start of b. ok is false when b is short
 // or is no frame of that position.

@@ -159,7 +159,7 @@ func (h *harness) deliver(c *Committed) {
 		in += len(b.Entries)
 		b.Result = c.End
 	}
-	if in != len(c.Entries) && in+1 != len(c.Entries) {
+	if in != len(c.Entries) && in+1 != len(c.Entries) && (in > 0 || !h.gated) {
 		h.t.Errorf("%d entries of batches in %d entries", in, len(c.Entries))
 	}
 }

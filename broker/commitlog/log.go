@@ -14,11 +14,19 @@ type Log struct {
 	options Options
 	store   *store
 	inc     record.Incarnation
-	lineage LineageStart   // the present one
-	table   []LineageStart // the whole table, read-only
+	blank   atomic.Bool  // nothing was ever in it: inc does not count yet
+	lineage LineageStart // the present one; the writer's
+	table   atomic.Pointer[[]LineageStart]
+
+	gated     bool // opened with Follow
+	gate      gate
+	following following       // until Promote
+	loose     record.Position // guarded by following.mu; see meta.Loose
+	promoted  bool            // guarded by following.mu
+	from      record.Position // where delivery begins; until Start
 
 	queue  *queue
-	writer writer // only the writer goroutine, after Start
+	writer writer // only the writer goroutine, after Start or Promote
 	notes  chan note
 	free   chan *group // spent groups for the writer to use again
 
@@ -47,8 +55,19 @@ type Log struct {
 
 // Start appends the TypeLineageStart record, whose body ParseLineageStart
 // reads, and begins to serve; delivery begins with that record. A second call
-// does nothing. It does not wait for the disk.
+// does nothing. It does not wait for the disk. A log that follows takes no append
+// until Promote: it delivers what it commits behind what Replay has told.
 func (l *Log) Start() {
+	if l.gated {
+		l.following.mu.Lock()
+		defer l.following.mu.Unlock()
+		if !l.following.started && !l.following.over {
+			l.following.started = true
+			l.gate.told.Store(uint64(l.from))
+			l.running.Go(func() { l.deliverGated(l.from) })
+		}
+		return
+	}
 	if !l.queue.start() {
 		return
 	}
@@ -114,22 +133,31 @@ func (l *Log) Begin() record.Position { return record.Position(l.begin.Load()) }
 // read, none at or above it.
 func (l *Log) Committed() record.Position { return record.Position(l.committed.Load()) }
 
-// Incarnation returns the id of the store.
-func (l *Log) Incarnation() record.Incarnation { return l.inc }
+// Incarnation returns the id of the store; 0 while nothing was ever in it, which
+// only a log that follows knows.
+func (l *Log) Incarnation() record.Incarnation {
+	if l.blank.Load() {
+		return 0
+	}
+	return l.inc
+}
 
 // Lanes returns the lane count of the store, fixed when it was created.
 func (l *Log) Lanes() int { return l.store.meta.Lanes }
 
-// Present returns the present lineage, which began with Open: before Start has
-// put its record on the disk, too.
-func (l *Log) Present() LineageStart { return l.lineage }
+// Present returns the present lineage, which began with Open or Promote: before
+// its record is on the disk, too. Of a log that follows it is the last one known.
+func (l *Log) Present() LineageStart {
+	row, _ := l.lastRow()
+	return row
+}
 
 // Epoch returns the epoch of the present lineage.
-func (l *Log) Epoch() uint64 { return l.lineage.Epoch }
+func (l *Log) Epoch() uint64 { return l.Present().Epoch }
 
 // Lineage returns the lineage table, ascending; the last row is the present
 // lineage. The caller may change the slice.
-func (l *Log) Lineage() []LineageStart { return append([]LineageStart(nil), l.table...) }
+func (l *Log) Lineage() []LineageStart { return append([]LineageStart(nil), *l.table.Load()...) }
 
 // Writable returns nil, or why a publish would be refused now: ErrFull,
 // ErrStopped (both with the cause), ErrNotStarted, ErrClosed.
@@ -151,8 +179,25 @@ func (l *Log) Close() error {
 	return l.closeErr
 }
 
+// endFollowing ends what a log does that follows: what it has not synced it syncs.
+func (l *Log) endFollowing() {
+	f := &l.following
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.over && l.writer.failed == nil {
+		_ = l.writer.syncRaw() // it leaves its error in failed
+	}
+	f.over = true
+	if !l.promoted {
+		close(l.gate.quit)
+	}
+}
+
 func (l *Log) shutdown() error {
 	l.queue.close()
+	if l.gated {
+		l.endFollowing()
+	}
 	l.running.Wait()
 	close(l.quit)
 	l.preparing.Wait()
@@ -163,6 +208,9 @@ func (l *Log) shutdown() error {
 	var err error
 	if l.writer.failed == nil {
 		st.meta.CleanEnd = l.writer.synced
+		if l.gated { // all is durable, so the marks in it say so rightly
+			st.meta.Committed, st.meta.Loose = l.Committed(), 0
+		}
 		if werr := st.metaFile.write(&st.meta); werr != nil {
 			err = &OpError{Op: "write", Segment: metaName, Err: werr}
 		}

@@ -36,6 +36,43 @@ type meta struct {
 	Begin       record.Position // oldest position kept
 	CleanEnd    record.Position // end at a clean Close; 0 = was not closed since
 	Lineage     []LineageStart  // ascending
+
+	// Of the log of a group with replicas. Zero values are left out.
+	Blank     bool            `json:",omitempty"` // nothing was ever in it: the incarnation does not count yet
+	Committed record.Position `json:",omitempty"` // known at a clean Close
+	// Cut is where a truncation under way cuts the log; Open finishes it.
+	Cut record.Position `json:",omitempty"`
+	// Loose: what frames below say of positions before them does not tell that
+	// these were durable here. They were read from a master that was ahead.
+	Loose record.Position `json:",omitempty"`
+}
+
+// cutRows returns the rows that begin below to.
+func cutRows(rows []LineageStart, to record.Position) []LineageStart {
+	n := len(rows)
+	for n > 0 && rows[n-1].First >= to {
+		n--
+	}
+	return append([]LineageStart(nil), rows[:n]...)
+}
+
+// writeOnce is write with an error of this package.
+func (mf *metaFile) writeOnce(m *meta) error {
+	if err := mf.write(m); err != nil {
+		return &OpError{Op: "write", Segment: metaName, Err: err}
+	}
+	return nil
+}
+
+// writeTwice makes m durable in both slots: whichever of them is damaged later,
+// the other one says the same.
+func (mf *metaFile) writeTwice(m *meta) error {
+	for range 2 {
+		if err := mf.write(m); err != nil {
+			return &OpError{Op: "write", Segment: metaName, Err: err}
+		}
+	}
+	return nil
 }
 
 // metaFile is the open META file. Its methods are not safe for concurrent use.

@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"path"
+	"slices"
 
 	"go.opentelemetry.io/otel/metric/noop"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/replication/ship"
 )
 
 // withDefaults fills the zero values and reports what is missing.
@@ -57,8 +59,9 @@ func defaulted[T int | int64](v, def T) T {
 }
 
 // Open locks the folder, creates the store when there is none, recovers the end
-// of the log and begins a new lineage there. It reads the last segment only.
-// When it returns nil the new lineage is durable. Nothing is delivered before
+// of the log and begins a new lineage there, unless it is to follow. It reads the
+// last segment only, of a log that follows now and then the one before. When it
+// returns nil the new lineage is durable. Nothing is delivered before
 // Start; the caller must Close the log.
 //
 // Errors: *StoreError (not a store of this group, or damaged beyond use),
@@ -92,8 +95,10 @@ type store struct {
 	meta     meta
 	segments []*segment // ascending, at least one
 	end      record.Position
-	size     int64 // of the last segment's file
-	full     bool  // the last segment could not be allocated in full
+	// committed is what is known to be: the end, unless the log is to follow.
+	committed record.Position
+	size      int64 // of the last segment's file
+	full      bool  // the last segment could not be allocated in full
 }
 
 func (st *store) close() {
@@ -128,13 +133,50 @@ func (st *store) open(ctx context.Context) error {
 	if st.meta.Group != o.Group {
 		return &StoreError{Dir: o.Dir, What: "the store belongs to another broker group: " + string(st.meta.Group)}
 	}
+	if st.meta.Cut > 0 {
+		if list, err = st.finishCut(list); err != nil {
+			return err
+		}
+	}
 	if err := st.openSegments(list); err != nil {
 		return err
+	}
+	for i, row := range st.meta.Lineage { // of a store of before: where its segment begins
+		if j := slices.IndexFunc(st.segments, func(s *segment) bool { return s.first() == row.First }); j >= 0 {
+			st.meta.Lineage[i].First = st.segments[j].base
+		}
 	}
 	if err := st.recoverEnd(ctx); err != nil {
 		return err
 	}
+	if o.Follow {
+		return nil
+	}
+	st.committed = published(st.segments[len(st.segments)-1], st.end)
 	return st.beginLineage()
+}
+
+// finishCut does again what Truncate had not finished.
+func (st *store) finishCut(list []*segment) ([]*segment, error) {
+	o := &st.options
+	if len(list) == 0 {
+		return nil, &StoreError{Dir: o.Dir, What: "META without segments"}
+	}
+	i := max(len(list)-1, 0)
+	for i > 0 && list[i].base >= st.meta.Cut {
+		i--
+	}
+	list[i].open(o.FS, o.Dir, st.meta.Incarnation)
+	kept, err := cutSegments(o, list, st.meta.Cut)
+	if list[i].file != nil {
+		list[i].file.Close() // opened again, as any other
+		list[i].file = nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	st.meta.Cut = 0
+	return kept, st.metaFile.writeTwice(&st.meta)
 }
 
 // create makes a new store: first segment first, META last, so that a store
@@ -149,12 +191,22 @@ func (st *store) create(list []*segment) ([]*segment, error) {
 			return nil, err
 		}
 	}
-	st.meta = meta{Incarnation: record.Incarnation(nonZero(o.Rand)), Group: o.Group, Lanes: o.Lanes}
+	st.meta = meta{Incarnation: record.Incarnation(nonZero(o.Rand)), Group: o.Group, Lanes: o.Lanes, Blank: o.Follow}
+	s, err := st.createAt(0)
+	if err != nil {
+		return nil, err
+	}
+	return []*segment{s}, nil
+}
+
+// createAt makes the first segment, with the base, and META.
+func (st *store) createAt(base record.Position) (*segment, error) {
+	o := &st.options
 	f, err := newSpare(o.FS, o.Dir, o.SegmentBytes)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSegment(o.FS, o.Dir, f, st.meta.Incarnation, 0)
+	s, err := newSegment(o.FS, o.Dir, f, st.meta.Incarnation, base)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +216,40 @@ func (st *store) create(list []*segment) ([]*segment, error) {
 		return nil, &OpError{Op: "create", Segment: metaName, Err: err}
 	}
 	s.file = nil
-	return []*segment{s}, nil
+	return s, nil
+}
+
+// Create makes the store of a replica in an empty folder, which need not exist: an
+// empty log that begins at the origin's Begin. Open it with Follow. Of the options
+// it uses FS, Dir, Group and SegmentBytes. A crash leaves the whole store, or one
+// that must be removed.
+//
+// Errors: *StoreError (also when something is there), *OpError.
+func Create(o Options, from ship.Origin) error {
+	if o.Deliver == nil {
+		o.Deliver = func(*Committed) {}
+	}
+	o.Lanes = from.Lanes
+	o, err := o.withDefaults()
+	if err != nil {
+		return err
+	}
+	if n := len(from.Lineage); from.Incarnation == 0 || (n > 0 && from.Lineage[n-1].First > from.Begin) || n > maxLineage {
+		return &StoreError{Dir: o.Dir, What: "no store is like this origin"}
+	}
+	if err := o.FS.MkdirAll(o.Dir); err != nil {
+		return &StoreError{Dir: o.Dir, What: "cannot create the folder", Err: err}
+	}
+	names, err := o.FS.List(o.Dir)
+	if names = slices.DeleteFunc(names, func(n string) bool { return n == lockName }); err != nil || len(names) > 0 {
+		return &StoreError{Dir: o.Dir, What: "the folder is not empty", Err: err}
+	}
+	st := &store{options: o, meta: meta{Incarnation: from.Incarnation, Group: o.Group, Lanes: o.Lanes,
+		Begin: from.Begin, Committed: from.Begin, Lineage: from.Lineage}}
+	if _, err := st.createAt(from.Begin); err != nil {
+		return err
+	}
+	return st.metaFile.file.Close()
 }
 
 // discardUnused removes the segment of a store whose creation did not finish.
@@ -251,16 +336,20 @@ func (st *store) recoverEnd(ctx context.Context) error {
 		return &OpError{Op: "size", Segment: last.name, Err: err}
 	}
 	st.end = t.end
+	if st.options.Follow {
+		return st.recoverCommitted(t)
+	}
 	return nil
 }
 
 func (st *store) beginLineage() error {
-	row := LineageStart{Epoch: 1, ID: record.LineageID(nonZero(st.options.Rand)), First: st.end}
+	first := published(st.segments[len(st.segments)-1], st.end)
+	row := LineageStart{Epoch: 1, ID: record.LineageID(nonZero(st.options.Rand)), First: first}
 	if n := len(st.meta.Lineage); n > 0 {
 		row.Epoch = st.meta.Lineage[n-1].Epoch + 1
 	}
 	st.meta.addLineage(row)
-	st.meta.CleanEnd = 0
+	st.meta.CleanEnd, st.meta.Blank, st.meta.Committed, st.meta.Loose = 0, false, 0, 0
 	// Into both slots: whichever of them is damaged later, the other one knows
 	// the lineage, without which its entries would look like a torn end.
 	for range 2 {
@@ -280,12 +369,15 @@ func nonZero(r *rand.Rand) uint64 {
 }
 
 func newLog(st *store) (*Log, error) {
+	last := st.segments[len(st.segments)-1]
 	l := &Log{
 		options: st.options,
 		store:   st,
-		lineage: st.meta.Lineage[len(st.meta.Lineage)-1],
-		table:   append([]LineageStart(nil), st.meta.Lineage...),
 		inc:     st.meta.Incarnation,
+		gated:   st.options.Follow,
+		gate:    newGate(),
+		loose:   st.meta.Loose,
+		from:    st.committed,
 		queue:   newQueue(st.options.QueueBytes),
 		notes:   make(chan note, deliverDepth),
 		free:    make(chan *group, deliverDepth+2),
@@ -298,9 +390,16 @@ func newLog(st *store) (*Log, error) {
 	}
 	l.tail.limit = st.options.TailBytes
 	l.segments.Store(&st.segments)
-	l.committed.Store(uint64(st.end))
+	l.setTable(st.meta.Lineage)
+	if !l.gated {
+		l.lineage, _ = l.lastRow()
+	}
+	l.blank.Store(st.meta.Blank)
+	l.committed.Store(uint64(st.committed))
 	l.begin.Store(uint64(st.meta.Begin))
-	l.writer = writer{log: l, segment: st.segments[len(st.segments)-1], size: st.size,
+	l.gate.end.Store(uint64(published(last, st.end)))
+	l.gate.synced.Store(l.gate.end.Load())
+	l.writer = writer{log: l, segment: last, size: st.size,
 		end: st.end, synced: st.end, repair: st.full, marked: true}
 	var err error
 	if l.metrics, err = newMetrics(l); err != nil {

@@ -166,6 +166,20 @@ func (q *queue) isStarted() bool {
 	return q.started
 }
 
+// isStopped reports whether everything is refused for good.
+func (q *queue) isStopped() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.stopped != nil
+}
+
+// isClosed reports whether close was called.
+func (q *queue) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
+}
+
 // waiting returns how many batches and bytes wait.
 func (q *queue) waiting() (batches int, bytes int64) {
 	q.mu.Lock()

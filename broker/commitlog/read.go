@@ -88,7 +88,7 @@ func (l *Log) readFrame(w *window, pos record.Position) (frame, []byte, error) {
 	switch {
 	case len(b) < frameLen:
 		return frame{}, nil, &CorruptError{Position: pos, Segment: w.seg.name, What: "segment is too short"}
-	case !ok || !lineageMatches(l.table, &f):
+	case !ok || !lineageMatches(*l.table.Load(), &f):
 		return frame{}, nil, &CorruptError{Position: pos, Segment: w.seg.name, What: noFrameHere}
 	}
 	if b, err = w.at(pos, f.size()); err != nil {
@@ -160,8 +160,10 @@ func (l *Log) scanPart(w *window, from, end record.Position, fn func(Entry) erro
 			if !ok {
 				return from, &CorruptError{Position: from, Segment: w.seg.name, What: noFrameHere}
 			}
-			if err := fn(f.entry(b[frameLen:])); err != nil {
-				return from, err
+			if f.kind != kindMark {
+				if err := fn(f.entry(b[frameLen:])); err != nil {
+					return from, err
+				}
 			}
 			b, from = b[f.size():], from+record.Position(f.size())
 		}
@@ -185,10 +187,27 @@ func (l *Log) scanPart(w *window, from, end record.Position, fn func(Entry) erro
 // Replay calls fn for everything committed from a position on (0 = Begin), as
 // Scan does. It is for the time between Open and Start: ErrNotStarted after it.
 // ErrBeyondEnd means that the caller's snapshot names a position that this log
-// lost or never had.
+// lost or never had. Deliver goes on where Replay ended.
 func (l *Log) Replay(ctx context.Context, from record.Position, fn func(Entry) error) error {
-	if l.queue.isStarted() {
+	if l.hasStarted() {
 		return ErrNotStarted
 	}
-	return l.Scan(ctx, from, math.MaxUint64, fn)
+	to := record.Position(math.MaxUint64)
+	if l.gated { // others may commit meanwhile
+		to = l.Committed()
+	}
+	if err := l.Scan(ctx, from, to, fn); err != nil {
+		return err
+	}
+	l.from = max(l.from, min(to, l.Committed()))
+	return nil
+}
+
+func (l *Log) hasStarted() bool {
+	if !l.gated {
+		return l.queue.isStarted()
+	}
+	l.following.mu.Lock()
+	defer l.following.mu.Unlock()
+	return l.following.started
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"hash/crc32"
+	"slices"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -15,7 +16,8 @@ const recoverChunk = 1 << 20
 // tailState is what recovery found in the last segment.
 type tailState struct {
 	end    record.Position // behind the last valid frame
-	synced record.Position // mark of the last valid frame: what is before was durable
+	synced record.Position // mark of the last valid frame that proves something: what is before was durable
+	known  record.Position // mark of the last valid frame: what is before was committed; 0 = there is none
 	cut    int64           // bytes of a torn write behind end; 0 = none
 }
 
@@ -41,7 +43,10 @@ func scanTail(ctx context.Context, s *segment, m *meta) (tailState, error) {
 			break
 		}
 		t.end += record.Position(f.size())
-		t.synced = max(f.synced, s.first())
+		t.known = max(t.known, f.synced)
+		if f.pos >= m.Loose {
+			t.synced = max(f.synced, s.first())
+		}
 	}
 	durable, what, err := proof(ctx, w, t.end, m)
 	if err != nil {
@@ -106,7 +111,7 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 				case ok && !lineageMatches(m.Lineage, &f):
 					// A lineage is durable before its first entry is written.
 					return 0, "an entry behind this is of a lineage that META does not know: META is damaged or older than the log", nil
-				case ok && f.synced > end:
+				case ok && f.synced > end && f.pos >= m.Loose:
 					return 0, "a later entry shows that this was durable", nil
 				}
 			}
@@ -117,6 +122,37 @@ func proof(ctx context.Context, w *window, end record.Position, m *meta) (torn i
 		// Overlap, so that a header across two chunks is seen whole.
 		pos += record.Position(w.chunk - frameLen)
 	}
+}
+
+// recoverCommitted learns from the marks what is surely committed. When the last
+// segment has none, the last one of the segment before tells.
+func (st *store) recoverCommitted(t tailState) error {
+	known, last := t.known, len(st.segments)-1
+	for i := last - 1; known == 0 && i >= 0; i-- {
+		s := st.segments[i]
+		if s.damage != nil {
+			break
+		}
+		w, pos, stop := &window{seg: s, chunk: recoverChunk}, s.first(), st.segments[i+1].base
+		for pos < stop {
+			b, err := w.at(pos, frameLen)
+			if err != nil {
+				return err
+			}
+			f, ok := parseFrame(b, pos)
+			if !ok {
+				break // damage, which Open has logged: what is known before it holds
+			}
+			known = max(known, f.synced)
+			pos += record.Position(f.size())
+		}
+	}
+	end := published(st.segments[last], st.end)
+	st.committed = min(max(known, st.meta.Committed, st.meta.Begin), end)
+	if i := slices.IndexFunc(st.segments, func(s *segment) bool { return s.first() == st.committed }); i >= 0 {
+		st.committed = st.segments[i].base // see published
+	}
+	return nil
 }
 
 // trimZeros returns the length of b without the zeros at its end. Most of what

@@ -14,6 +14,7 @@ import (
 // Stats is a view of the log for status pages.
 type Stats struct {
 	Begin, Committed record.Position
+	End, Synced      record.Position // of what is written and durable here, committed or not
 	Epoch            uint64
 	Segments         int
 	Damaged          int   // older segments that Open found damaged
@@ -28,7 +29,9 @@ func (l *Log) Stats() Stats {
 	s := Stats{
 		Begin:     l.Begin(),
 		Committed: l.Committed(),
-		Epoch:     l.lineage.Epoch,
+		End:       l.End(),
+		Synced:    l.Synced(),
+		Epoch:     l.Epoch(),
 		TailBytes: l.tail.size(),
 		Writable:  l.Writable(),
 	}

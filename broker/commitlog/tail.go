@@ -45,6 +45,25 @@ func (t *tail) add(start, end record.Position, buf []byte) {
 	}
 }
 
+// cut drops what stands at or above to.
+func (t *tail) cut(to record.Position) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(t.chunks)
+	for n > t.head && t.chunks[n-1].start >= to {
+		n--
+		t.bytes -= int64(len(t.chunks[n].buf))
+		t.chunks[n] = chunk{}
+	}
+	t.chunks = t.chunks[:n]
+	if n > t.head && t.chunks[n-1].end > to {
+		c := &t.chunks[n-1]
+		left := c.buf[:to-c.start]
+		t.bytes -= int64(len(c.buf) - len(left))
+		c.buf, c.end = left, to
+	}
+}
+
 // at returns the bytes from pos to the end of its write; nil when they are not
 // kept or no write covers pos.
 func (t *tail) at(pos record.Position) []byte {

@@ -46,6 +46,12 @@ func (l *Log) Trim(before record.Position) (record.Position, error) {
 		return l.Begin(), ErrClosed
 	}
 	before = min(before, l.Committed())
+	if l.gated {
+		before = min(before, record.Position(l.gate.told.Load()))
+		if !errors.Is(l.queue.refusing(), ErrFull) {
+			before = min(before, l.gate.retained())
+		}
+	}
 	list := *l.segments.Load()
 	i := sort.Search(len(list), func(i int) bool { return list[i].base > before }) - 1
 	if i <= 0 || list[i].base <= l.Begin() {

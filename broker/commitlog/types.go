@@ -51,11 +51,16 @@ type Batch struct {
 	// would ever be freed (cursors, progress), not for publishes or landings.
 	Reserved bool
 
+	// Ack asks for an earlier Done in a group with replicas; the zero value is
+	// AckCommitted. What Buffered says of Result and of using the batch again
+	// holds here, too, when EarlyDone.
+	Ack Ack
+
 	// Done is called exactly once for a batch that Append accepted, from the
-	// deliver goroutine. With nil: the batch is durable and Deliver has returned
-	// (unless Buffered); these calls come in log order. With an error: ErrFull
-	// (nothing was kept), or ErrStopped (the fate of the batch is unknown until
-	// the store is opened again). It must not block. Nil is allowed.
+	// deliver goroutine. With nil: the batch is committed and Deliver has returned
+	// (unless Buffered or Ack asked for less); these calls come in log order. With
+	// an error: ErrFull (nothing was kept), or ErrStopped (the fate of the batch is
+	// unknown to this member). It must not block. Nil is allowed.
 	Done func(b *Batch, err error)
 
 	// Result is the owner's; the log does not touch it.
@@ -64,6 +69,10 @@ type Batch struct {
 	size     int64 // of all frames; set by Append
 	buffered bool  // Done was called early
 }
+
+// EarlyDone reports, in Done, whether it was called before Deliver: Result says
+// nothing then, and the log goes on using the batch.
+func (b *Batch) EarlyDone() bool { return b.buffered }
 
 // Committed is what the deliver goroutine hands to Options.Deliver. It and its
 // slices are valid until Deliver returns; the bytes that entries point to stay
@@ -75,13 +84,19 @@ type Committed struct {
 	End     record.Position
 }
 
-// LineageStart is a row of the lineage table: positions from First up to the
-// next row's First belong to the lineage.
-type LineageStart struct {
-	Epoch uint64           // ascending by one
-	ID    record.LineageID // random
-	First record.Position
-}
+// LineageStart is a row of the lineage table. Its First is an end of the log: that
+// of the entry before, also where a new segment begins behind it.
+type LineageStart = record.LineageStart
+
+// Ack says when a batch's Done is called.
+type Ack uint8
+
+// The moments of Done. In a log that stands alone all are one.
+const (
+	AckCommitted Ack = iota // committed, and Deliver has returned
+	AckQuorum               // durable at as many members as Log.Acked tells of, not yet delivered
+	AckSynced               // durable here, not yet delivered; may be lost with this member
+)
 
 // Options configures a log. FS, Dir, Group and Deliver are required.
 type Options struct {
@@ -103,6 +118,12 @@ type Options struct {
 	Rand   *rand.Rand
 	Logger *slog.Logger // nil discards
 	Meter  metric.Meter // nil measures nothing
+
+	// Follow opens the log as that of a replica, or of a master to be: it takes
+	// what a master has written (AppendRaw), until Promote, and commits what Commit
+	// says. In an empty folder the log has no incarnation until Promote. Without
+	// Follow the log is its group's only one: what is durable is committed.
+	Follow bool
 
 	// Deliver is called by one goroutine, strictly in position order, with each
 	// entry that was committed since Start exactly once. The writer works on

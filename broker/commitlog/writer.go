@@ -54,6 +54,9 @@ func (w *writer) run() {
 			w.writeStart()
 		}
 		var more, closed bool
+		if w.log.gated {
+			w.hold()
+		}
 		w.gather()
 		w.taken, more, closed = q.take(w.log.options.MaxBatchBytes, w.taken[:0])
 		switch {
@@ -136,6 +139,9 @@ func (w *writer) writeStart() {
 
 // handle writes the batches as one group. more says that others wait behind.
 func (w *writer) handle(batches []*Batch, more bool) {
+	if w.failed == nil && w.log.gated {
+		w.failed = w.log.gate.failure()
+	}
 	refusal := w.failed
 	if refusal == nil {
 		refusal = w.log.queue.refusing()
@@ -197,6 +203,10 @@ func (w *writer) write(g *group, batches []*Batch, size int64) error {
 	}
 	w.end, w.marked = g.end, false
 	w.pending = append(w.pending, g)
+	if w.log.gated {
+		w.log.tail.add(g.start, g.end, g.buf)
+		w.publish()
+	}
 	return nil
 }
 
@@ -206,7 +216,7 @@ func (w *writer) build(g *group, batches []*Batch, size int64) {
 	g.batches = append(g.batches[:0], batches...)
 	g.buf = make([]byte, size)
 	g.start, g.end, g.buffered = w.end, w.end+record.Position(size), 0
-	tag, off := uint32(w.log.lineage.ID), 0
+	tag, off, known := uint32(w.log.lineage.ID), 0, w.known()
 	for _, b := range batches {
 		if b.Buffered {
 			g.buffered++
@@ -219,7 +229,7 @@ func (w *writer) build(g *group, batches []*Batch, size int64) {
 				envelope: len(e.Envelope),
 				kind:     e.Kind,
 				lineage:  tag,
-				synced:   w.synced,
+				synced:   known,
 			}
 			payload := g.buf[off+frameLen : off+frameLen+f.payload]
 			copy(payload[copy(payload, e.Envelope):], e.Record)
@@ -244,25 +254,68 @@ func (w *writer) sync() {
 	w.synced = w.end
 	w.lastSync, w.lastBatches = time.Since(begin), 0
 	w.log.metrics.synced(w.lastSync, w.pending)
+	gated := w.log.gated
 	for i, g := range w.pending {
 		w.lastBatches += len(g.batches)
-		w.log.tail.add(g.start, g.end, g.buf)
-		w.log.committed.Store(uint64(g.end))
+		if !gated {
+			w.log.tail.add(g.start, g.end, g.buf)
+			w.log.committed.Store(uint64(g.end))
+		}
 		w.log.notes <- note{group: g}
 		w.pending[i] = nil
 	}
 	w.pending = w.pending[:0]
+	if gated { // after the notes: who commits it finds them told
+		w.log.gate.synced.Store(uint64(published(w.segment, w.synced)))
+		w.log.gate.tell()
+	}
+}
+
+// known is the position that a frame written now says to be durable: in a group
+// with replicas, only what the group has committed.
+func (w *writer) known() record.Position {
+	if w.log.gated {
+		return min(w.log.Committed(), w.synced)
+	}
+	return w.synced
+}
+
+// publish tells others of what was written.
+func (w *writer) publish() {
+	w.log.gate.end.Store(uint64(published(w.segment, w.end)))
+	w.log.gate.tell()
+}
+
+// hold waits while too much is not committed: what waits at the gate is kept in
+// memory, as what waits in the queue is.
+func (w *writer) hold() {
+	for w.failed == nil && int64(w.end-w.log.Committed()) > w.log.options.QueueBytes {
+		if len(w.pending) > 0 {
+			w.sync()
+			continue
+		}
+		if q := w.log.queue; q.isClosed() || q.isStopped() {
+			return
+		}
+		select {
+		case <-w.log.gate.room:
+		case <-w.log.queue.wake:
+		}
+	}
 }
 
 // mark writes a mark frame when there is room. It is not synced: it proves
 // something only if it reaches the disk.
 func (w *writer) mark() {
+	if w.log.gated && w.log.Committed() < published(w.segment, w.synced) {
+		return // a mark would prove too little: look again in a while
+	}
 	w.marked = true
 	if w.failed != nil || w.repair || int64(w.end-w.segment.base)+frameLen > w.size {
 		return
 	}
 	var b [frameLen]byte
-	f := frame{pos: w.end, kind: kindMark, lineage: uint32(w.log.lineage.ID), synced: w.synced}
+	f := frame{pos: w.end, kind: kindMark, lineage: uint32(w.log.lineage.ID), synced: w.known()}
 	f.put(b[:])
 	if _, err := w.segment.file.WriteAt(b[:], int64(w.end-w.segment.base)); err != nil {
 		w.repair = true
@@ -270,6 +323,9 @@ func (w *writer) mark() {
 		return
 	}
 	w.end += frameLen
+	if w.log.gated {
+		w.publish()
+	}
 }
 
 // reserve makes room for size bytes at the end: in this segment or a new one.
@@ -336,8 +392,15 @@ func (w *writer) roll(size int64) error {
 		}
 		fileSize = need
 	}
-	s, err := newSegment(l.options.FS, l.options.Dir, f, l.inc, w.end)
+	err = w.shift(f, fileSize)
 	signal(l.used)
+	return err
+}
+
+// shift goes on in a new segment, made of the file.
+func (w *writer) shift(f disk.File, size int64) error {
+	l := w.log
+	s, err := newSegment(l.options.FS, l.options.Dir, f, l.inc, w.end)
 	if err != nil {
 		return err
 	}
@@ -347,7 +410,7 @@ func (w *writer) roll(size int64) error {
 			"segment", path.Join(l.options.Dir, w.segment.name), "err", err)
 	}
 	l.addSegment(s)
-	w.segment, w.size = s, fileSize
+	w.segment, w.size = s, size
 	w.end = s.first()
 	w.synced = w.end
 	return nil
@@ -398,9 +461,15 @@ func (w *writer) stop(err error) {
 	if w.failed != nil {
 		return
 	}
-	w.failed = fmt.Errorf("%w: %w", ErrStopped, err)
+	if !errors.Is(err, ErrStopped) {
+		err = fmt.Errorf("%w: %w", ErrStopped, err)
+	}
+	w.failed = err
 	w.log.options.Logger.Error("commit log stopped: a write or sync failed", "err", err)
 	w.log.queue.stop(w.failed)
+	if w.log.gated {
+		w.log.gate.fail(w.failed)
+	}
 	for i, g := range w.pending {
 		w.reject(g, w.failed)
 		w.pending[i] = nil
