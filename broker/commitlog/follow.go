@@ -263,14 +263,18 @@ func (l *Log) lastRow() (LineageStart, bool) {
 // AddLineage appends a row to the lineage table of a log that follows. At nil it
 // and everything before it are durable.
 //
-// Errors: a *RawError when it does not begin at End, with an epoch above the last
-// one's; ErrStopped; ErrNotStarted.
+// Errors: a *RawError when it does not begin at End (or behind the header of a
+// segment that would begin there), with an epoch above the last one's; ErrStopped;
+// ErrNotStarted.
 func (l *Log) AddLineage(_ context.Context, row record.LineageStart) error {
 	if err := l.follow(); err != nil {
 		return err
 	}
 	defer l.following.mu.Unlock()
 	last, _ := l.lastRow()
+	if row.First == l.End()+headerLen {
+		row.First -= headerLen // behind the header of a segment that would begin there
+	}
 	switch {
 	case l.blank.Load():
 		return refused("lineage", row.First, "the log is of no store yet")

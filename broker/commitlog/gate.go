@@ -299,7 +299,7 @@ func (d *gatedDelivery) scan(to record.Position) bool {
 		stretch := l.tail.stretch(d.at, to)
 		if stretch.Frames == nil {
 			var err error
-			if stretch, err = l.ReadRaw(context.Background(), d.at, to, readAhead, nil); err == nil && len(stretch.Frames) == 0 {
+			if stretch, err = l.readRaw(context.Background(), d.at, to, readAhead, nil); err == nil && len(stretch.Frames) == 0 {
 				if d.at+headerLen == to { // a group begins behind the header of its segment
 					break
 				}

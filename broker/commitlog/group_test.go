@@ -120,7 +120,7 @@ func ship1(t testing.TB, master, replica *harness, limit int) (bool, error) {
 			}
 		}
 	}
-	s, err := master.ReadRaw(context.Background(), from, master.End(), limit, nil)
+	s, err := master.ReadRaw(context.Background(), from, limit, nil)
 	if err != nil {
 		t.Fatalf("read from %d: %v", from, err)
 	}
@@ -152,7 +152,7 @@ func raw(t testing.TB, h *harness, to record.Position) []byte {
 	t.Helper()
 	var all []byte
 	for from := h.Begin(); from < to; {
-		s, err := h.ReadRaw(context.Background(), from, to, 4<<10, nil)
+		s, err := h.readRaw(context.Background(), from, to, 4<<10, nil)
 		if err != nil || len(s.Frames) == 0 {
 			t.Fatalf("raw bytes at %d of %d: %d, %v", from, to, len(s.Frames), err)
 		}
@@ -260,7 +260,7 @@ func TestFollowerRefusesWhatDoesNotFollow(t *testing.T) {
 	other.write(1, 300)
 	blank := openFollower(t, disk.NewMem(), 4)
 	read := func(h *harness, from record.Position) ship.Stretch {
-		s, err := h.ReadRaw(context.Background(), from, h.End(), 1000, nil)
+		s, err := h.ReadRaw(context.Background(), from, 1000, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,21 +16,25 @@ var (
 	_ ship.FollowerLog = (*Log)(nil)
 )
 
-// ReadRaw appends whole frames from a position on to dst, as they stand on the
-// disk, marks included, and returns them as a stretch: about limit bytes of one
-// segment and lineage, at least one frame if one ends at or before to. It reads up
+// ReadRaw reads whole frames from a position on, as they stand on the disk, marks
+// included, into dst from its beginning, and returns them as a stretch: about limit
+// bytes of one segment and lineage, at least one frame if there is one. It reads up
 // to End, committed or not, and checks what it returns. from is where a frame
 // begins, the base of a segment, or the end of the log.
 //
 // Errors: ship.ErrTrimmed, ErrBeyondEnd, *CorruptError, *OpError, the context's.
-func (l *Log) ReadRaw(ctx context.Context, from, to record.Position, limit int, dst []byte) (ship.Stretch, error) {
+func (l *Log) ReadRaw(ctx context.Context, from record.Position, limit int, dst []byte) (ship.Stretch, error) {
+	return l.readRaw(ctx, from, l.End(), limit, dst)
+}
+
+// readRaw is ReadRaw up to an end of the log.
+func (l *Log) readRaw(ctx context.Context, from, to record.Position, limit int, dst []byte) (ship.Stretch, error) {
 	none := ship.Stretch{From: from, Next: from, Frames: dst[:0]}
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}
-	end := l.End()
-	switch to = min(to, end); {
-	case from > end:
+	switch {
+	case from > to:
 		return none, ErrBeyondEnd
 	case from < l.Begin():
 		return none, trimmed(from)
