@@ -103,7 +103,7 @@ func TestWhatClientsWroteFitsIntoAnswers(t *testing.T) {
 	long := strings.Repeat("é", 1<<16)
 	for _, text := range []string{
 		cut("\xff"), cut("x" + long), need{right: rightConsume, topic: zone.Topic("x" + long), group: zone.ConsumerGroup("x" + long)}.String(),
-		string(queueOf(subject{}, &pb.MessageQueue{Broker: &pb.Broker{Name: "x" + long}}).Broker),
+		string(queueOf(&zone.Topology{}, subject{}, &pb.MessageQueue{Broker: &pb.Broker{Name: "x" + long}}).Broker),
 	} {
 		if !utf8.ValidString(text) || len(text) > 4*maxTold {
 			t.Errorf("%d bytes, UTF-8: %v", len(text), utf8.ValidString(text))

@@ -86,6 +86,21 @@
 // up others. A repeated attempt id is passed on to the Store. A PRIORITY topic takes
 // NORMAL messages, too, as priority 0: that is how the Node.js client sends it.
 //
+// # Replicas
+//
+// A node that is not the master of its broker group serves its clients with a
+// [Forwarder]: each call goes on to the master's front end as it came, over a
+// connection of the client's own, with its metadata and what is left of its time, and
+// the answer back. It decodes nothing, so signatures hold and newer fields pass. While
+// there is no master a call waits with its request unread, until shortly before its
+// client gives it up; then, and when the master is lost in the middle of a call, the
+// answer is TOO_MANY_REQUESTS: try again. Telemetry ends with UNAVAILABLE, the third
+// gRPC error, and so does a receive of which a part was passed on already.
+//
+// Routes name the nodes that live (Options.Fronts), each as a broker of its own.
+// Clients refresh them every 30 s, and assignments every 5 s; what fails until then is
+// tried at another name in the same route.
+//
 // # What is refused
 //
 // LITE messages, topics and consumers,
@@ -97,7 +112,9 @@
 // one goroutine for each connection whose first bytes are awaited or whose TLS
 // handshake runs (bounded, one deadline), the expiry of clients, one that follows
 // the AccessSource, and one reader for each Telemetry stream; it joins them all.
-// The handler of a Telemetry stream is the stream's only writer.
+// The handler of a Telemetry stream is the stream's only writer. Run of a Forwarder
+// owns the same of the listener's, one that follows the master, and one reader for
+// each call that it passes on.
 //
 // # Sequence
 //

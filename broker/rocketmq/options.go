@@ -22,6 +22,10 @@ type Options struct {
 	// Group is this node's broker group: pulls from the queues of another one are
 	// refused. Empty refuses none.
 	Group zone.Group
+	// Fronts returns the nodes of a broker group that serve clients now, the master
+	// first: routes name these. It does not block. nil: all that the topology has. It
+	// is not asked about a group of one node.
+	Fronts func(*zone.GroupInfo) []*zone.NodeInfo
 
 	// TLS serves TLS connections; nil serves plaintext only. Set GetCertificate in
 	// it to follow certificates that change. Its NextProtos are set to h2.

@@ -47,8 +47,8 @@ func (s *Server) pullable(ctx context.Context, group *pb.Resource, mq *pb.Messag
 func clipName(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxGroupName)], "?") }
 
 // queueOf names a queue that pullable let pass.
-func queueOf(sub subject, mq *pb.MessageQueue) broker.QueueName {
-	return broker.QueueName{Broker: zone.Group(clipName(mq.GetBroker().GetName())), Topic: sub.name, Queue: int(mq.GetId())}
+func queueOf(t *zone.Topology, sub subject, mq *pb.MessageQueue) broker.QueueName {
+	return broker.QueueName{Broker: groupOf(t, clipName(mq.GetBroker().GetName())), Topic: sub.name, Queue: int(mq.GetId())}
 }
 
 // offsetOf judges an offset.
@@ -152,7 +152,7 @@ func (s *Server) pullRequest(ctx context.Context, req *pb.PullMessageRequest, no
 	if st != nil {
 		return r, st
 	}
-	if name := req.GetMessageQueue().GetBroker().GetName(); name != "" && s.opts.Group != "" && name != string(s.opts.Group) {
+	if name := req.GetMessageQueue().GetBroker().GetName(); name != "" && s.opts.Group != "" && groupOf(s.store.Topology(), name) != s.opts.Group {
 		return r, refuse(pb.Code_BAD_REQUEST, "the queue is of the broker "+clipName(name)+", and this is "+string(s.opts.Group)+": pull from the address that the route gives for it")
 	}
 	r.Topic, r.Group, r.Queue = sub.name, group, int(req.GetMessageQueue().GetId())
@@ -187,7 +187,7 @@ func (s *Server) GetOffset(ctx context.Context, req *pb.GetOffsetRequest) (*pb.G
 	if st != nil {
 		return &pb.GetOffsetResponse{Status: st}, nil
 	}
-	offset, err := s.store.Offset(ctx, g, queueOf(sub, req.GetMessageQueue()))
+	offset, err := s.store.Offset(ctx, g, queueOf(s.store.Topology(), sub, req.GetMessageQueue()))
 	return &pb.GetOffsetResponse{Status: statusOf(err), Offset: int64(offset)}, nil
 }
 
@@ -200,7 +200,7 @@ func (s *Server) UpdateOffset(ctx context.Context, req *pb.UpdateOffsetRequest) 
 		offset, st = offsetOf(req.GetOffset())
 	}
 	if st == nil {
-		st = statusOf(s.store.SetOffset(ctx, g, queueOf(sub, req.GetMessageQueue()), offset))
+		st = statusOf(s.store.SetOffset(ctx, g, queueOf(s.store.Topology(), sub, req.GetMessageQueue()), offset))
 		s.count(ctx, opSeek, g, sub.name, st)
 	}
 	return &pb.UpdateOffsetResponse{Status: st}, nil
@@ -226,6 +226,6 @@ func (s *Server) QueryOffset(ctx context.Context, req *pb.QueryOffsetRequest) (*
 	default:
 		return &pb.QueryOffsetResponse{Status: refuse(pb.Code_BAD_REQUEST, "the offset policy "+p.String()+" is not known")}, nil
 	}
-	offset, err := s.store.FindOffset(ctx, queueOf(sub, req.GetMessageQueue()), where, at)
+	offset, err := s.store.FindOffset(ctx, queueOf(s.store.Topology(), sub, req.GetMessageQueue()), where, at)
 	return &pb.QueryOffsetResponse{Status: statusOf(err), Offset: int64(offset)}, nil
 }

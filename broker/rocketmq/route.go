@@ -77,25 +77,54 @@ func messageType(k zone.MessageKind) pb.MessageType {
 	return pb.MessageType_NORMAL
 }
 
-// brokerOf describes a broker group to clients: its name, id 0, and one address,
-// since some clients cannot connect when there are several. It returns nil when the
-// group has no client address.
-func brokerOf(g *zone.GroupInfo) *pb.Broker {
-	for _, n := range g.Nodes {
-		host, portText, err := net.SplitHostPort(n.Client)
-		if err != nil {
-			continue
+// brokersOf describes a broker group to clients, each of its nodes that serves them as
+// a broker of its own, the master first: a client whose node is gone goes on with
+// another within the same send, since its tries go to brokers of different names. A
+// broker has id 0 and one address, since some clients cannot connect when there are
+// several. A group of one node has the group's name; nodes of a larger one have their
+// own, which stays when the master moves.
+func (s *Server) brokersOf(g *zone.GroupInfo) []*pb.Broker {
+	nodes := g.Nodes
+	if len(nodes) > 1 && s.opts.Fronts != nil {
+		if living := s.opts.Fronts(g); len(living) > 0 {
+			nodes = living
 		}
-		port, err := strconv.ParseUint(portText, 10, 16)
-		if err != nil {
-			continue
-		}
-		return &pb.Broker{Name: string(g.Name), Endpoints: &pb.Endpoints{
-			Scheme:    addressScheme(host),
-			Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
-		}}
 	}
-	return nil
+	var all []*pb.Broker
+	for _, n := range nodes {
+		name := string(g.Name)
+		if len(g.Nodes) > 1 {
+			name = string(n.Name)
+		}
+		if b := brokerAt(name, n.Client); b != nil {
+			all = append(all, b)
+		}
+	}
+	return all
+}
+
+// brokerAt describes a broker, or returns nil when it has no client address.
+func brokerAt(name, client string) *pb.Broker {
+	host, portText, err := net.SplitHostPort(client)
+	if err != nil {
+		return nil
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil
+	}
+	return &pb.Broker{Name: name, Endpoints: &pb.Endpoints{
+		Scheme:    addressScheme(host),
+		Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
+	}}
+}
+
+// groupOf returns the broker group that a client means by a broker's name.
+func groupOf(t *zone.Topology, name string) zone.Group {
+	if n := t.FindNode(zone.Node(name)); n != nil && n.Group != nil && len(n.Group.Nodes) > 1 {
+		return n.Group.Name
+	}
+	return zone.Group(name)
 }
 
 func addressScheme(host string) pb.AddressScheme {
@@ -112,7 +141,9 @@ func addressScheme(host string) pb.AddressScheme {
 // QueryRoute lists the queues of a topic at the brokers of this node's zone: at
 // each the ids from 0 on, as Node uses queue 0 only. The order is stable, and goes
 // from broker to broker: simple consumers ask one queue after the other and wait at
-// each for their whole poll time, although each broker answers for all its queues.
+// each for their whole poll time, although each broker answers for all its queues. A
+// replica, which passes on what it gets, has queue 0 only: it is for when the master
+// is gone, and costs a hop until then.
 func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb.QueryRouteResponse, error) {
 	queues, st := s.route(ctx, req)
 	return &pb.QueryRouteResponse{Status: st, MessageQueues: queues}, nil
@@ -140,14 +171,18 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 	if sub.permission() == pb.Permission_NONE {
 		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" may not be used in the city "+string(z.City.Name))
 	}
-	brokers := make([]*pb.Broker, 0, len(z.Groups))
+	var masters, all []*pb.Broker
 	for _, g := range z.Groups {
-		if b := brokerOf(g); b != nil {
-			brokers = append(brokers, b)
+		if list := s.brokersOf(g); len(list) > 0 {
+			masters, all = append(masters, list[0]), append(all, list...)
 		}
 	}
-	out := make([]*pb.MessageQueue, 0, len(brokers)*sub.queues)
+	out := make([]*pb.MessageQueue, 0, len(masters)*sub.queues+len(all))
 	for id := range sub.queues {
+		brokers := masters
+		if id == 0 {
+			brokers = all
+		}
 		for _, b := range brokers {
 			out = append(out, &pb.MessageQueue{
 				Topic: req.GetTopic(), Id: int32(id), Permission: sub.permission(), Broker: b,
@@ -165,7 +200,8 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 // topic, one entry for all queues of each: consumers share the load by receiving. A
 // pull consumer gets each queue, for that is what it pulls from. In order it is one
 // entry for each queue as well, as a client has one receive at a time for each entry,
-// and then gets one message by each (see receiveRequest).
+// and then gets one message by each (see receiveRequest). Of a group with replicas it
+// is the master alone, or while there is none a replica: clients ask again within 5 s.
 func (s *Server) QueryAssignment(ctx context.Context, req *pb.QueryAssignmentRequest) (*pb.QueryAssignmentResponse, error) {
 	out, st := s.assign(ctx, req)
 	return &pb.QueryAssignmentResponse{Status: st, Assignments: out}, nil
@@ -194,13 +230,13 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 	}
 	var out []*pb.Assignment
 	for _, g := range z.Groups {
-		b := brokerOf(g)
-		if b == nil {
+		list := s.brokersOf(g)
+		if len(list) == 0 {
 			continue
 		}
 		for _, id := range ids {
 			out = append(out, &pb.Assignment{MessageQueue: &pb.MessageQueue{
-				Topic: req.GetTopic(), Id: id, Permission: sub.permission(), Broker: b,
+				Topic: req.GetTopic(), Id: id, Permission: sub.permission(), Broker: list[0],
 				AcceptMessageTypes: sub.types,
 			}})
 		}

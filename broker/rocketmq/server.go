@@ -129,7 +129,7 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 	case err = <-served:
 	}
 	s.stop()
-	s.shutdown()
+	stopWithin(s.grpc, s.opts.Grace, s.opts.Logger)
 	closeErr := sniff.Close() // gRPC has closed it unless Serve never began
 	wg.Wait()
 	s.readers.Wait()
@@ -137,24 +137,6 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 		return fmt.Errorf("rocketmq: serve: %w", errors.Join(err, closeErr))
 	}
 	return nil
-}
-
-// shutdown ends gRPC within the grace period.
-func (s *Server) shutdown() {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.grpc.GracefulStop()
-	}()
-	timer := time.NewTimer(s.opts.Grace)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-		s.opts.Logger.Warn("calls cut off at shutdown")
-		s.grpc.Stop()
-		<-done
-	}
 }
 
 // expireLoop sweeps the clients until the server stops.

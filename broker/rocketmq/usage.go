@@ -16,11 +16,17 @@ func (s *Server) Usage() []bounds.Usage {
 		all = append(all, bounds.Usage{Name: "client.held", Unit: "request", Depth: g.held.Load(), Limit: maxHolds, Full: g.unheld.Load()})
 	}
 	if l := s.sniff.Load(); l != nil {
-		l.mu.Lock()
-		all = append(all,
-			bounds.Usage{Name: "client.connections", Unit: "connection", Depth: int64(l.open), Limit: int64(l.limit), Full: l.full},
-			bounds.Usage{Name: "client.handshakes", Unit: "connection", Depth: int64(l.line.Len()), Limit: maxHandshakes, Full: l.givenUp})
-		l.mu.Unlock()
+		all = append(all, l.Usage()...)
 	}
 	return all
+}
+
+// Usage tells how full the bounds of connections are.
+func (s *sniffer) Usage() []bounds.Usage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return []bounds.Usage{
+		{Name: "client.connections", Unit: "connection", Depth: int64(s.open), Limit: int64(s.limit), Full: s.full},
+		{Name: "client.handshakes", Unit: "connection", Depth: int64(s.line.Len()), Limit: maxHandshakes, Full: s.givenUp},
+	}
 }
