@@ -188,14 +188,15 @@ func (d *Dialer) dial(t Target) (*conn, error) {
 		return fail(StepConnect, err)
 	}
 	stop := closeAfter(ctx, raw)
-	nc, cert, err := secure(ctx, raw, d.o.TLS, true, t.link(), &t.Identity)
+	sec, err := secure(ctx, raw, d.o.TLS, true, t.link(), &t.Identity, nil)
 	if err != nil {
 		stop()
 		_ = raw.Close() // err says what happened
 		return fail(StepTLS, err)
 	}
 	mine := d.o.hello(t.Destination, t.Class)
-	theirs, err := greetFirst(nc, &mine, cert)
+	nc := sec.Conn
+	theirs, err := greetFirst(nc, &mine, sec.identity)
 	if err == nil && identityOf(&theirs) != t.Identity {
 		err = &IdentityError{Link: t.link(), Offered: identityOf(&theirs).String(), Err: ErrUnexpected}
 	}

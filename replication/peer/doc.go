@@ -25,6 +25,9 @@
 //	                     <--     Drain, session 0: given on to every session
 //	End (session 0)     <-->     the connection is over
 //
+// A node may serve other protocols on the same address, told apart by ALPN
+// ([Options].Others, [DialOther]); such a connection leaves the package after TLS.
+//
 // What Hello says must agree with the certificate. Only the dialling side opens
 // sessions. A frame of an unknown session that begins none is skipped unread, and
 // so is a Call of who is no broker of the same zone, and a Follow of who is not,

@@ -133,11 +133,17 @@ func writeFrame(nc net.Conn, typ wire.Type, payload []byte) error {
 	return err
 }
 
-// secure runs the TLS handshake, within nc's deadline, and returns the identity
-// that the peer proved. Without TLS there is none.
-func secure(ctx context.Context, nc net.Conn, t *TLS, client bool, link string, expect *Identity) (net.Conn, *Identity, error) {
+// secured is a connection after the TLS handshake.
+type secured struct {
+	net.Conn
+	identity *Identity      // that the peer proved; nil without TLS
+	other    func(net.Conn) // takes the connection, when it is of another protocol; see Options.Others
+}
+
+// secure runs the TLS handshake, within nc's deadline.
+func secure(ctx context.Context, nc net.Conn, t *TLS, client bool, link string, expect *Identity, others map[string]func(net.Conn)) (secured, error) {
 	if t == nil {
-		return nc, nil, nil
+		return secured{Conn: nc}, nil
 	}
 	var tc *tls.Conn
 	if client {
@@ -146,15 +152,16 @@ func secure(ctx context.Context, nc net.Conn, t *TLS, client bool, link string, 
 		tc = tls.Server(nc, t.Server())
 	}
 	if err := tc.HandshakeContext(ctx); err != nil {
-		return nil, nil, err
+		return secured{}, err
 	}
 	state := tc.ConnectionState()
-	if state.NegotiatedProtocol != ALPN {
-		return nil, nil, fmt.Errorf("peer: application protocol %.40q, want %q", state.NegotiatedProtocol, ALPN)
+	other := others[state.NegotiatedProtocol]
+	if state.NegotiatedProtocol != ALPN && other == nil {
+		return secured{}, fmt.Errorf("peer: application protocol %.40q, want %q", state.NegotiatedProtocol, ALPN)
 	}
 	id, err := IdentityOf(state.PeerCertificates[0])
 	if err != nil {
-		return nil, nil, err
+		return secured{}, err
 	}
-	return tc, &id, nil
+	return secured{Conn: tc, identity: &id, other: other}, nil
 }

@@ -16,6 +16,9 @@ import (
 
 const maxAcceptPause = time.Second
 
+// errHandedOn says that a connection belongs to somebody else now.
+var errHandedOn = errors.New("peer: connection is of another protocol")
+
 // Listener takes the connections and sessions of the nodes of its city. It is
 // safe for concurrent use.
 type Listener struct {
@@ -119,8 +122,11 @@ func (l *Listener) admit(raw net.Conn) {
 
 // serve greets a connection and runs it until it ends.
 func (l *Listener) serve(raw net.Conn, place *list.Element) {
+	handedOn := false
 	defer func() {
-		_ = raw.Close() // ended already, unless the greeting failed
+		if !handedOn {
+			_ = raw.Close() // ended already, unless the greeting failed
+		}
 		l.mu.Lock()
 		delete(l.conns, raw)
 		l.mu.Unlock()
@@ -129,6 +135,10 @@ func (l *Listener) serve(raw net.Conn, place *list.Element) {
 	l.mu.Lock()
 	l.silent.Remove(place) // nothing, if it was given up
 	l.mu.Unlock()
+	if errors.Is(err, errHandedOn) {
+		handedOn = true
+		return
+	}
 	if err != nil {
 		l.stats.failed.Add(1)
 		if missed, ok := l.complain.Allow(time.Now()); ok && l.ctx.Err() == nil {
@@ -172,10 +182,18 @@ func (l *Listener) greet(raw net.Conn) (*conn, error) {
 	stop := closeAfter(ctx, raw)
 	defer stop()
 	link := "from " + raw.RemoteAddr().String()
-	nc, cert, err := secure(ctx, raw, l.o.TLS, false, link, nil)
+	sec, err := secure(ctx, raw, l.o.TLS, false, link, nil, l.o.Others)
 	if err != nil {
 		return nil, &DialError{Link: link, As: l.o.Self, Step: StepTLS, Err: timedOut(ctx, err)}
 	}
+	if sec.other != nil {
+		if !stop() {
+			return nil, &DialError{Link: link, As: l.o.Self, Step: StepTLS, Err: ctx.Err()}
+		}
+		sec.other(sec.Conn)
+		return nil, errHandedOn
+	}
+	nc, cert := sec.Conn, sec.identity
 	theirs, err := greetSecond(nc, &l.o, cert, l.draining.Load())
 	if err != nil {
 		return nil, &DialError{Link: link, As: l.o.Self, Step: StepGreet, Err: timedOut(ctx, err)}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -96,6 +98,10 @@ type Options struct {
 	// this node's broker group, whether the topology in force names the node, with
 	// this identity, as a member of that group. Nil = nobody. It must not block.
 	Fellow func(Identity) bool
+	// Others takes, in a Listener, the connections of other application protocols by
+	// their ALPN names, after TLS and before a greeting, with all that is theirs: the
+	// Listener neither counts nor closes them. It must not block. Only with TLS.
+	Others map[string]func(net.Conn)
 	// DialContext replaces TCP; nil means TCP.
 	DialContext func(ctx context.Context, addr string) (net.Conn, error)
 
@@ -139,7 +145,7 @@ func (o Options) withDefaults() Options {
 	}
 	if o.TLS != nil {
 		t := *o.TLS
-		t.NextProtos = []string{ALPN}
+		t.NextProtos = append([]string{ALPN}, slices.Sorted(maps.Keys(o.Others))...)
 		o.TLS = &t
 	}
 	if o.Logger == nil {

@@ -26,7 +26,7 @@ type book struct {
 	raft       *raft.Raft
 	machine    *machine
 	leadership uint64 // raft's term
-	wg         *sync.WaitGroup
+	crew       *crew  // ends with the leadership
 	// ask returns nil if the voter is in that leadership when it is asked.
 	ask func(ctx context.Context, voter raft.ServerID, leadership uint64) error
 
@@ -63,7 +63,9 @@ func (b *book) Put(ctx context.Context, t coordinator.Term) error {
 	}
 	future := b.raft.Apply(data, putTime)
 	done := make(chan error, 1)
-	b.wg.Go(func() { done <- future.Error() }) // ends with the answer or with the leadership
+	if !b.crew.run(func() { done <- future.Error() }) { // ends with the answer or with the leadership
+		return fail(coordinator.KindNoQuorum, errStaleLeadership)
+	}
 	select {
 	case err = <-done:
 	case <-ctx.Done():
@@ -95,8 +97,11 @@ func (b *book) Confirm(ctx context.Context) error {
 	}
 	t := b.next
 	if !b.running {
+		if !b.crew.run(b.confirm) {
+			b.mu.Unlock()
+			return errStaleLeadership
+		}
 		b.running = true
-		b.wg.Go(b.confirm)
 	}
 	b.mu.Unlock()
 	select {
@@ -139,7 +144,9 @@ func (b *book) quorum() error {
 	voters := future.Configuration().Servers
 	answers := make(chan error, len(voters))
 	for _, s := range voters {
-		b.wg.Go(func() { answers <- b.ask(ctx, s.ID, b.leadership) })
+		if !b.crew.run(func() { answers <- b.ask(ctx, s.ID, b.leadership) }) {
+			return errStaleLeadership
+		}
 	}
 	need := len(voters)/2 + 1
 	var errs []error

@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -36,15 +35,17 @@ const (
 
 // serve answers members, operators and voters until ctx ends.
 func (v *Voter) serve(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
+	var crew crew
+	defer crew.end()
 	places := make(chan struct{}, maxAtOnce)
 	s := &http.Server{
 		ReadHeaderTimeout: headTime, ReadTimeout: headTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHead,
 		ErrorLog: slog.NewLogLogger(v.o.Logger.Handler(), slog.LevelDebug),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			wg.Add(1)
-			defer wg.Done()
+			if !crew.enter() {
+				return
+			}
+			defer crew.leave()
 			select {
 			case places <- struct{}{}:
 				defer func() { <-places }()

@@ -379,11 +379,11 @@ func serversOf(servers []raft.Server) string {
 
 // preside is the leader until ctx ends.
 func (v *Voter) preside(ctx context.Context, r *raft.Raft, fsm *machine) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
+	var crew crew
+	defer crew.end()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b := &book{raft: r, machine: fsm, wg: &wg, ask: v.ask}
+	b := &book{raft: r, machine: fsm, crew: &crew, ask: v.ask}
 	for {
 		// All that former leaders have decided must be in the state first.
 		b.leadership = r.CurrentTerm()
@@ -398,7 +398,7 @@ func (v *Voter) preside(ctx context.Context, r *raft.Raft, fsm *machine) {
 	v.set(func() { v.desk = &leadership{office: office, ctx: ctx} })
 	v.enter(StateLeader, "")
 	v.o.Logger.Info("coordinator leads its city", "leadership", b.leadership)
-	wg.Go(func() { v.settle(ctx, r) })
+	crew.run(func() { v.settle(ctx, r) })
 	_ = office.Run(ctx) // returns nil when ctx ends
 	v.set(func() { v.desk = nil })
 	v.o.Logger.Info("coordinator does not lead its city any more", "leadership", b.leadership)
