@@ -33,6 +33,7 @@ type Status struct {
 	Links        []Link        `json:"links,omitempty"`
 	Paths        []Path        `json:"paths,omitempty"`
 	Cache        *Cache        `json:"cache,omitempty"`
+	Coordinator  *Coordinator  `json:"coordinator,omitempty"` // of nodes that are voters
 }
 
 // Topology names the topology that a node follows.

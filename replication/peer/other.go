@@ -7,6 +7,16 @@ import (
 	"net"
 )
 
+// IdentityOn returns the identity that the other side of a connection proved, which
+// was verified when the connection was made. It fails for one without TLS.
+func IdentityOn(c net.Conn) (Identity, error) {
+	tc, ok := c.(*tls.Conn)
+	if !ok || len(tc.ConnectionState().PeerCertificates) == 0 {
+		return Identity{}, ErrCertificate
+	}
+	return IdentityOf(tc.ConnectionState().PeerCertificates[0])
+}
+
 // DialOther connects to the node for another application protocol than this
 // package's, with mutual TLS, and returns the connection to use it at will. dial
 // replaces TCP; nil means TCP. ctx bounds connect and TLS together. The error is a

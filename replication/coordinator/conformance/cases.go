@@ -68,7 +68,7 @@ func changeSet(t *testing.T, s Subject) {
 	if _, _, err := c.Renew(t.Context(), "nowhere", coordinator.Standing{Node: "n1"}); !errors.Is(err, coordinator.KindNotFound) {
 		t.Errorf("renew for a group that there is not: %v", err)
 	}
-	if _, _, err := c.Renew(t.Context(), Name, coordinator.Standing{Node: "n9"}); !errors.Is(err, coordinator.KindNotFound) {
+	if _, _, err := s.Client("n9").Renew(t.Context(), Name, coordinator.Standing{Node: "n9"}); !errors.Is(err, coordinator.KindNotFound) {
 		t.Errorf("renew for a node that is not one of the group: %v", err)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/coordinator/conformance"
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -79,21 +80,28 @@ func (c *cluster) voters() []zone.Node {
 // dial is the way from a node to the others.
 func (c *cluster) dial(from zone.Node) Dial {
 	return func(ctx context.Context, to zone.Node, protocol string) (net.Conn, error) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		u := c.up[to]
-		if c.cut[from] || c.cut[to] {
-			return nil, context.DeadlineExceeded
+		here, there, u, err := c.connect(from, to)
+		if err != nil {
+			return nil, err
 		}
-		if u == nil {
-			return nil, errors.New("nobody listens")
-		}
-		here, there := net.Pipe()
-		l := &line{a: from, b: to, ends: [2]net.Conn{here, there}}
-		c.lines[l] = true
-		u.v.Accept(there, protocol)
+		u.v.Accept(there, protocol, peer.Identity{Name: from, Role: zone.RoleBroker})
 		return here, nil
 	}
+}
+
+func (c *cluster) connect(from, to zone.Node) (here, there net.Conn, u *upVoter, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	u = c.up[to]
+	switch {
+	case c.cut[from] || c.cut[to]:
+		return nil, nil, nil, context.DeadlineExceeded
+	case u == nil:
+		return nil, nil, nil, errors.New("nobody listens")
+	}
+	here, there = net.Pipe()
+	c.lines[&line{a: from, b: to, ends: [2]net.Conn{here, there}}] = true
+	return here, there, u, nil
 }
 
 // start starts a voter on its folder.
@@ -227,7 +235,7 @@ func three(t *testing.T) *cluster {
 
 func (c *cluster) subject() conformance.Subject {
 	clients := map[zone.Node]coordinator.Coordinator{}
-	for _, n := range conformance.Nodes {
+	for _, n := range append([]zone.Node{"n9"}, conformance.Nodes...) {
 		clients[n] = c.client(n)
 	}
 	return conformance.Subject{Client: func(n zone.Node) coordinator.Coordinator { return clients[n] }, Timing: c.timing, Disturb: c.disturb}

@@ -2,12 +2,12 @@ package raft
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"time"
@@ -15,7 +15,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/mqrouter/mqrouter/replication/coordinator"
-	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -24,6 +23,9 @@ type caller struct {
 	node zone.Node
 	role zone.Role
 }
+
+// callerKey is the caller's in the context of a connection.
+type callerKey struct{}
 
 // Bounds of the server.
 const (
@@ -40,6 +42,12 @@ func (v *Voter) serve(ctx context.Context) {
 	places := make(chan struct{}, maxAtOnce)
 	s := &http.Server{
 		ReadHeaderTimeout: headTime, ReadTimeout: headTime, IdleTimeout: idleTime, MaxHeaderBytes: maxHead,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if c, ok := c.(*counted); ok {
+				return context.WithValue(ctx, callerKey{}, caller{node: c.from.Name, role: c.from.Role})
+			}
+			return ctx
+		},
 		ErrorLog: slog.NewLogLogger(v.o.Logger.Handler(), slog.LevelDebug),
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !crew.enter() {
@@ -75,9 +83,9 @@ func write(w http.ResponseWriter, a answer) {
 }
 
 func (v *Voter) handle(ctx context.Context, w http.ResponseWriter, r *http.Request) {
-	from, err := callerOf(r.TLS)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
+	from, ok := r.Context().Value(callerKey{}).(caller)
+	if !ok || from.node == "" {
+		http.Error(w, "nobody knows who asks", http.StatusForbidden)
 		return
 	}
 	op, ok := pathOp(r)
@@ -106,25 +114,8 @@ func pathOp(r *http.Request) (string, bool) {
 	return p[len(prefix):], true
 }
 
-// callerOf returns who a connection's certificate is for; it was verified when the
-// connection was made. Without TLS, which only a simulated network has, everybody is
-// a voter, a member and an operator.
-func callerOf(cs *tls.ConnectionState) (caller, error) {
-	if cs == nil {
-		return caller{}, nil
-	}
-	if len(cs.PeerCertificates) == 0 {
-		return caller{}, errors.New("no certificate")
-	}
-	id, err := peer.IdentityOf(cs.PeerCertificates[0])
-	return caller{node: id.Name, role: id.Role}, err
-}
-
 // may says why the caller may not ask this, or "".
 func (v *Voter) may(from caller, op string, q *request) string {
-	if from == (caller{}) {
-		return ""
-	}
 	voter := slices.Contains(v.o.Voters(), from.node)
 	switch op {
 	case opRenew:
@@ -204,7 +195,7 @@ func (v *Voter) asLeader(ctx context.Context, o *coordinator.Office, from caller
 	case opWatch:
 		t, err = o.Watch(ctx, q.Group, q.After)
 	case opChange, opResign:
-		if master := v.master(q.Group); from != (caller{}) && from.node != master {
+		if master := v.master(q.Group); from.node != master {
 			return refuse(coordinator.KindStaleEpoch, "the master is %q, not %s", master, from.node)
 		}
 		if op == opResign {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -51,7 +52,7 @@ func newFunnel(self zone.Node) *funnel {
 }
 
 // give hands a connection over, or closes it.
-func (f *funnel) give(c net.Conn) {
+func (f *funnel) give(c net.Conn, from peer.Identity) {
 	select {
 	case <-f.done:
 		_ = c.Close() // there is nobody to tell
@@ -61,7 +62,7 @@ func (f *funnel) give(c net.Conn) {
 		_ = c.Close() // a bound; the peer tries again
 		return
 	}
-	counted := &counted{Conn: c, leave: sync.OnceFunc(func() { <-f.open })}
+	counted := &counted{Conn: c, from: from, leave: sync.OnceFunc(func() { <-f.open })}
 	select {
 	case f.ready <- counted:
 	default:
@@ -72,6 +73,7 @@ func (f *funnel) give(c net.Conn) {
 // counted is a connection that gives its place back.
 type counted struct {
 	net.Conn
+	from  peer.Identity
 	leave func()
 }
 

@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 
 	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -123,20 +124,25 @@ func NewVoter(o Options) (*Voter, error) {
 }
 
 // Accept takes a connection that was accepted for one of this package's protocols,
-// after mutual TLS; those between voters only from voters. It does not block.
-func (v *Voter) Accept(c net.Conn, protocol string) {
+// after mutual TLS, with the identity that the other side proved; only voters are
+// heard between voters. It does not block.
+func (v *Voter) Accept(c net.Conn, protocol string, from peer.Identity) {
 	if protocol == ALPNCoordinator {
-		v.server.give(c)
+		v.server.give(c, from)
 		return
 	}
 	v.mu.Lock()
 	s := v.stream
 	v.mu.Unlock()
-	if protocol != ALPNRaft || s == nil {
-		_ = c.Close() // the other voter tries again
-		return
+	switch {
+	case protocol != ALPNRaft || !slices.Contains(v.o.Voters(), from.Name):
+		v.o.Logger.Warn("connection between voters from who is none", "peer", string(from.Name))
+		_ = c.Close() // nothing was said yet
+	case s == nil:
+		_ = c.Close() // raft does not run here now; the other voter tries again
+	default:
+		s.give(c, from)
 	}
-	s.give(c)
 }
 
 // Run is the voter until ctx ends; then it hands a leadership over and returns nil.

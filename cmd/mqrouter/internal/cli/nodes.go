@@ -34,6 +34,14 @@ group with cache: true and applies them to a Redis, or to a cache in this
 process. The position lives in the cache, written together with the data.`)
 }
 
+func newCoordinator(e *env) *cobra.Command {
+	return nodeCommand(e, "coordinator", "Run a voter of a city's coordinator", node.Coordinator,
+		`Run one voter of the coordinator of a city, which says who is master of each of
+the city's broker groups. Needed only where the voters are no brokers: a broker that
+the topology names as a voter is one by itself. Three voters bear the loss of one,
+five that of two.`)
+}
+
 // nodeCommand is a command that runs a node until it is told to stop.
 func nodeCommand(e *env, role, short string, run func(context.Context, config.Node, node.Options) error, long string) *cobra.Command {
 	c := &cobra.Command{

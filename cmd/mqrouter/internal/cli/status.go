@@ -82,6 +82,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printTimers(w, all)
 	printConsumers(w, all, zeros)
 	printCaches(w, all)
+	printCoordinators(w, all)
 }
 
 // verdict sums the deployment up in a line.

@@ -24,7 +24,7 @@ const EnvPrefix = "MQROUTER"
 type Node struct {
 	Name     string `mapstructure:"name"`     // the node's name in the topology
 	Topology string `mapstructure:"topology"` // path of the topology file
-	DataDir  string `mapstructure:"data-dir"` // brokers: where the log lives
+	DataDir  string `mapstructure:"data-dir"` // brokers: where the log lives; coordinators: where the store does
 	PKI      string `mapstructure:"pki"`      // folder with ca.pem, NAME.pem, NAME-key.pem
 	KeyFile  string `mapstructure:"gossip-key-file"`
 	// Bind replaces the host of every address that the node listens on, for
@@ -74,6 +74,8 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
+	case "coordinator":
+		fs.String("data-dir", "", "folder of the voter's store")
 	case "cachesync":
 		fs.String("group", "", "consumer group (cache: true) whose subscription this cache follows")
 		fs.String("redis", "", "Redis to keep fresh: host:port, comma-separated for a cluster; empty: an in-process cache")
@@ -129,7 +131,7 @@ func unknownKeys(path string, fs *pflag.FlagSet) error {
 }
 
 // Validate reports every fault of a node's configuration; role is broker,
-// router or cachesync.
+// router, cachesync or coordinator.
 func (n Node) Validate(role string) error {
 	var errs []error
 	need := func(value, key, what string) {
@@ -147,6 +149,8 @@ func (n Node) Validate(role string) error {
 		if _, err := n.SegmentBytes(); err != nil {
 			errs = append(errs, err)
 		}
+	case "coordinator":
+		need(n.DataDir, "data-dir", "the folder of the voter's store")
 	case "cachesync":
 		need(n.Group, "group", "the consumer group with cache: true in the topology")
 	}

@@ -30,7 +30,7 @@ type Unread struct {
 // another role is fine: roles may share a file of variables.
 func UnreadVariables(environ []string) []Unread {
 	known := slices.Clone(commandVariables)
-	for _, role := range []string{"broker", "router", "cachesync"} {
+	for _, role := range []string{"broker", "router", "cachesync", "coordinator"} {
 		fs := pflag.NewFlagSet(role, pflag.ContinueOnError)
 		Flags(fs, role)
 		fs.VisitAll(func(f *pflag.Flag) { known = append(known, variable(f.Name)) })

@@ -244,6 +244,8 @@ func (d *deployment) node(ctx context.Context, n *zone.NodeInfo) error {
 		return node.Router(ctx, cfg, o)
 	case zone.RoleCacheSync:
 		return node.CacheSync(ctx, cfg, o)
+	case zone.RoleCoordinator:
+		return node.Coordinator(ctx, cfg, o)
 	case zone.RoleBroker:
 		return node.Broker(ctx, cfg, o)
 	default:

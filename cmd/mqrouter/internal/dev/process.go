@@ -92,6 +92,8 @@ func (d *deployment) args(n *zone.NodeInfo) []string {
 		if c.Redis != "" {
 			args = append(args, "--redis", c.Redis, "--redis-prefix", c.RedisPrefix)
 		}
+	case zone.RoleCoordinator:
+		args = append(args, "--data-dir", c.DataDir)
 	case zone.RoleBroker:
 		args = append(args, "--data-dir", c.DataDir, "--segment-size", strconv.FormatInt(limits.SegmentBytes>>20, 10)+"MiB", "--acl", c.ACL)
 	}

@@ -236,7 +236,7 @@ func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zo
 	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Flows: b.flowDesk, Groups: b.groups, Waiting: b.waiting, Operator: operatorOnly, Listen: b.net.Listen}
 	if b.cfg.AdminTLS {
 		o.Addr = b.cfg.Listen(addr)
-		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync).Server()
+		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleCoordinator).Server()
 	}
 	s, err := admin.Listen(ctx, o)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package node wires one node out of the rooms: a broker, a router or a cache
-// reader, from its configuration, a disk and the network. It decides nothing
+// Package node wires one node out of the rooms: a broker, a router, a cache
+// reader or a voter of a coordinator, from its configuration, a disk and the network. It decides nothing
 // that a room could decide.
 //
 // Each node is a stack of parts that are started from the ground up and
