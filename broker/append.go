@@ -33,8 +33,11 @@ func (b *Broker) append(ctx context.Context, o *op) error {
 // endOp tells the owner of a batch what became of it.
 func endOp(batch *commitlog.Batch, err error) {
 	o := batch.Result.(*op)
-	if err == nil && !batch.Buffered && !o.folded {
+	if err == nil && !batch.Buffered && !o.folded && !batch.EarlyDone() {
 		err = o.owner.failure()
+	}
+	if m := o.owner.member; m != nil && (err != nil || !o.owner.mayAnswer()) {
+		err = o.owner.unanswered(err)
 	}
 	if o.finished == nil {
 		o.waiter <- err
@@ -87,7 +90,16 @@ func (b *Broker) deliver(c *commitlog.Committed) {
 		return
 	}
 	b.mu.Lock()
+	if b.cold {
+		err := b.warm(c.End)
+		b.mu.Unlock()
+		if err != nil {
+			b.fail(err)
+		}
+		return
+	}
 	err := b.foldAll(c)
+	b.tellLed()
 	woken := b.takeDirty()
 	due := b.state.position-b.snapAt >= record.Position(b.limits.SnapshotBytes)
 	b.mu.Unlock()

@@ -36,6 +36,10 @@ type Broker struct {
 	compacted map[compactedLeg]int64 // bytes held when last looked through; belongs to who has overUse
 
 	log     groupLog
+	member  *Member        // nil: alone
+	shared  *commitlog.Log // of a member: the log as shipping sees it; nil when alone
+	role    atomic.Uint32  // a Role
+	deposed chan struct{}  // closed when a master has become none
 	indexes *queue.Store
 	sealer  *consumer.Sealer
 	metrics *metrics
@@ -100,6 +104,13 @@ type Broker struct {
 	trimAt    record.Position          // position of the one before: what a trim must leave
 	snapNeeds map[record.FlowID]uint64 // what the state of the newest snapshot needs of flows' indexes; see indexNeeds
 	trimNeeds map[record.FlowID]uint64 // likewise the one before; nil = everything
+
+	cold      bool            // the log is behind the snapshot that the store was given: nothing is folded yet
+	coldUntil record.Position // position of that snapshot; not changed after opening
+	warmTo    record.Position // while the state is restored: where it ends
+	led       chan struct{}   // closed when ledEpoch has begun; nil before Promote
+	ledEpoch  uint64
+	lent      int // snapshots that are being given to replicas: nothing that they name may go
 }
 
 // Open opens the broker in its directory: it recovers the log, restores the
@@ -118,7 +129,11 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
-		clock: timer.NewClock(o.Wall),
+		clock:  timer.NewClock(o.Wall),
+		member: o.Member, deposed: make(chan struct{}),
+	}
+	if b.member != nil {
+		b.role.Store(uint32(RoleReplica))
 	}
 	b.timerHold.Store(-1)
 	b.calls = b.callTable()
@@ -136,17 +151,15 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		return nil, errors.Join(err, b.abandon())
 	}
 	b.log.Start()
-	b.loops.Go(b.progressLoop)
 	b.loops.Go(b.snapshotLoop)
 	b.loops.Go(b.trimLoop)
-	b.loops.Go(b.budgetLoop)
-	b.loops.Go(b.checkLoop)
+	if b.member != nil {
+		return b, nil
+	}
 	if err := b.ApplyTopology(ctx, o.Topology); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
-	b.resumeHands()
-	b.loops.Go(b.dueLoop)
-	b.loops.Go(b.receiptLoop)
+	b.lead()
 	return b, nil
 }
 
@@ -155,16 +168,22 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.fs.MkdirAll(b.dir); err != nil {
 		return openError(err)
 	}
+	if err := b.finishInstall(o); err != nil {
+		return openError(err)
+	}
 	log, err := commitlog.Open(ctx, commitlog.Options{
 		FS: b.fs, Dir: path.Join(b.dir, "log"), Group: b.self, Rand: o.Rand,
 		SegmentBytes: o.Limits.SegmentBytes, MaxBatchBytes: o.Limits.MaxBatchBytes,
 		QueueBytes: o.Limits.QueueBytes, TailBytes: o.Limits.TailBytes,
-		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver,
+		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver, Follow: b.member != nil,
 	})
 	if err != nil {
 		return openError(err)
 	}
 	b.log = log
+	if b.member != nil {
+		b.shared = log
+	}
 	if o.tap != nil {
 		b.log = o.tap(log)
 	}
@@ -180,7 +199,12 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err != nil {
 		return openError(err)
 	}
-	if err := b.restore(ctx); err != nil {
+	if b.cold, err = b.behindSnapshot(); err != nil {
+		return openError(err)
+	}
+	if b.cold {
+		b.state = b.emptyState()
+	} else if err := b.restore(ctx); err != nil {
 		return openError(err)
 	}
 	b.scheduleAll()
@@ -228,7 +252,14 @@ func (b *Broker) Close() error {
 		b.gate.Unlock()
 		b.cancel()
 		b.loops.Wait()
-		err := b.flushHeld()
+		var err error
+		if b.member == nil {
+			err = b.flushHeld(context.Background())
+		} else if b.holdsLease() {
+			ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+			err = b.flushHeld(ctx)
+			cancel()
+		}
 		if serr := b.snapshot(context.Background()); serr != nil && err == nil {
 			err = serr
 		}
@@ -266,7 +297,7 @@ func (b *Broker) ready(op string) error {
 	if err := b.failure(); err != nil {
 		return &Error{Op: op, Kind: KindStopped, Err: err}
 	}
-	return nil
+	return b.leads(op)
 }
 
 // enter begins a call that changes what is in consumers' hands; nil means that

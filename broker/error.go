@@ -37,6 +37,8 @@ const (
 	KindTransaction                  // the transaction id is malformed, foreign or no longer known
 	KindDecided                      // the transaction was decided otherwise before
 	KindConflict                     // the message id was sent before with other content
+	KindNotMaster                    // another member of the broker group decides for it; what was asked may have been done
+	KindInSync                       // fewer members of the broker group are in sync than the topic asks for; try again later
 )
 
 var kindWords = [...]string{
@@ -49,6 +51,7 @@ var kindWords = [...]string{
 	KindOffset:      "illegal offset", KindNoOffset: "no offset",
 	KindDeliveryTime: "delivery time", KindRecallHandle: "recall handle", KindSettled: "settled",
 	KindTransaction: "transaction id", KindDecided: "decided before", KindConflict: "conflict",
+	KindNotMaster: "not the master", KindInSync: "too few members in sync",
 }
 
 // String returns the kind in words.
@@ -67,6 +70,11 @@ type Error struct {
 	Group zone.ConsumerGroup // empty when there is none
 	Text  string             // what is wrong, when Err does not say it
 	Err   error              // the cause, or nil
+
+	// Of KindNotMaster: who is master, and since which epoch; empty when that is
+	// not known.
+	Master      zone.Node
+	MasterEpoch uint64
 }
 
 // Error puts operation, place, kind and cause on one line.
@@ -95,7 +103,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Retryable reports whether the same call may succeed later.
 func (e *Error) Retryable() bool {
 	switch e.Kind {
-	case KindDiskFull, KindBudget, KindBusy, KindUnavailable:
+	case KindDiskFull, KindBudget, KindBusy, KindUnavailable, KindNotMaster, KindInSync:
 		return true
 	}
 	return false

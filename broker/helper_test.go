@@ -59,6 +59,7 @@ type station struct {
 	tracer trace.Tracer     // nil: no spans
 	wall   func() time.Time // nil: the system clock
 	tap    *tapLog          // nil: none
+	member *Member          // nil: alone
 }
 
 func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
@@ -106,7 +107,7 @@ func (s *station) options() Options {
 	if s.tap != nil {
 		tap = func(l groupLog) groupLog { s.tap.groupLog = l; return s.tap }
 	}
-	return Options{tap: tap, FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
+	return Options{Member: s.member, tap: tap, FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
 		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
 }
 

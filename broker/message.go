@@ -41,7 +41,7 @@ type Level uint8
 
 // The levels.
 const (
-	LevelAccepted Level = iota + 1 // written but not yet synced; power loss may lose it
+	LevelAccepted Level = iota + 1 // not yet committed: power loss, or of a master's disk a fail-over, may lose it
 	LevelStored                    // durable, and at home: its consumers are in this zone
 	LevelOrigin                    // durable at the origin, on its way to another zone or city
 	LevelHalf                      // durable at the origin, where it waits for its producer's decision

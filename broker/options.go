@@ -28,6 +28,8 @@ type Options struct {
 	// ChangeOf tells compaction what a record changes; nil refuses topologies with
 	// at_budget: compact.
 	ChangeOf ChangeOf
+	// Member makes it one of a group with replicas; nil = the group's only one.
+	Member *Member
 	// Wall reads the wall clock by which delayed messages fall due; nil = the system's.
 	Wall   func() time.Time
 	Limits Limits

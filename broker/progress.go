@@ -89,9 +89,9 @@ func (b *Broker) flushProgress(ctx context.Context) {
 }
 
 // flushHeld makes everything durable that was answered but not yet logged.
-func (b *Broker) flushHeld() error {
+func (b *Broker) flushHeld(ctx context.Context) error {
 	for _, o := range slices.Concat(b.collectProgress(true), b.collectSettles(), b.collectChecks()) {
-		if err := b.appendWait(context.Background(), o); err != nil {
+		if err := b.appendWait(ctx, o); err != nil {
 			return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
 		}
 	}

@@ -31,7 +31,7 @@ func (b *Broker) publication(n int) *publication {
 	if !ok {
 		p = new(publication)
 	}
-	p.op.batch.Buffered, p.left, p.once = true, n, record.Once{}
+	p.op.batch.Buffered, p.op.batch.Ack, p.left, p.once = true, commitlog.AckSynced, n, record.Once{}
 	p.op.batch.Entries = slices.Grow(p.op.batch.Entries[:0], n)
 	p.which = slices.Grow(p.which[:0], n)
 	return p
@@ -56,10 +56,10 @@ func (p *publication) add(size int) error {
 }
 
 // release gives the publication back, unless the log goes on using it: it does
-// so with buffered batches until they are delivered.
+// so with those that are answered early until they are delivered.
 func (b *Broker) release(p *publication) {
 	b.arrived(p)
-	if p.op.batch.Buffered && len(p.which) > 0 {
+	if (p.op.batch.Buffered || p.op.batch.EarlyDone()) && len(p.which) > 0 {
 		return
 	}
 	clear(p.op.batch.Entries) // they point into the log's buffer

@@ -24,9 +24,11 @@ func wallNow() time.Time { return time.Now() }
 // Publish stores the messages in one append and waits until they are committed
 // and folded. out has one element a message; it takes the result of each,
 // including its own error. The returned error is for the call as a whole: out
-// is not filled then, and when it is of ctx, the messages may be stored
-// nevertheless. Messages that all are of buffered topics are answered when they
-// are handed to the operating system, with LevelAccepted and offset -1.
+// is not filled then, and when it is of ctx or KindNotMaster, the messages may be
+// stored nevertheless. Messages that all are of buffered topics are answered when
+// they are handed to the operating system, with LevelAccepted and offset -1;
+// likewise, in a group with replicas, those of topics with an early durability when
+// as many disks have them as the most careful of these topics asks for.
 func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResult) error {
 	if err := b.ready("publish"); err != nil {
 		return err
@@ -81,7 +83,7 @@ func (b *Broker) publishHere(ctx context.Context, v *view, msgs []Message, out [
 	}
 	b.metrics.published(ctx, len(p.which), b.now()-began)
 	for k, i := range p.which {
-		if p.op.batch.Buffered {
+		if p.op.batch.Buffered || p.op.batch.EarlyDone() {
 			out[i].Level = LevelAccepted
 			continue
 		}
@@ -143,6 +145,9 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	if err := checkMessage(t.info, v, m); err != nil {
 		return err
 	}
+	if err := b.checkInSync(t.info); err != nil {
+		return err
+	}
 	d, err := v.destination(t, m)
 	if err != nil {
 		return err
@@ -189,7 +194,9 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 		}
 		return &Error{Op: "publish", Kind: kind, Topic: t.info.Name, Err: err}
 	}
-	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && !waits && r.Level != LevelHalf
+	plain := !waits && r.Level != LevelHalf
+	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && plain
+	p.op.batch.Ack = min(p.op.batch.Ack, b.ackOf(t.info, plain))
 	return nil
 }
 

@@ -19,7 +19,11 @@ func (b *Broker) trimLoop() {
 			return
 		case <-tick.C:
 		}
-		if err := b.trim(wallNow()); err != nil {
+		trim := b.trimFollowing
+		if b.serves() {
+			trim = func() error { return b.trim(wallNow()) }
+		}
+		if err := trim(); err != nil && b.ctx.Err() == nil {
 			b.logger.Warn("trim failed", "group", string(b.self), "err", err)
 		}
 	}
@@ -28,6 +32,9 @@ func (b *Broker) trimLoop() {
 // trim removes whole segments of the log below everything that is still
 // needed, and then the index entries that point there.
 func (b *Broker) trim(now time.Time) error {
+	if b.isLent() {
+		return nil
+	}
 	floor, over := b.floor()
 	horizon, old, err := b.horizon(now)
 	if err != nil {

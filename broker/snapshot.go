@@ -13,6 +13,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/internal/disk"
 )
 
 const (
@@ -79,6 +80,9 @@ func (b *Broker) snapshot(ctx context.Context) error {
 	b.trimNeeds, b.snapNeeds = b.snapNeeds, needs
 	b.mu.Unlock()
 	b.metrics.snapshot(time.Duration(held))
+	if b.isLent() {
+		return nil
+	}
 	if err := b.pruneSnapshots(); err != nil {
 		return err
 	}
@@ -89,11 +93,16 @@ func (b *Broker) snapshot(ctx context.Context) error {
 
 // writeFile replaces a file in the broker's directory in one step.
 func (b *Broker) writeFile(name string, data []byte) error {
+	return replaceFile(b.fs, b.dir, name, data)
+}
+
+// replaceFile replaces a file in one step.
+func replaceFile(fsys disk.FS, dir, name string, data []byte) error {
 	if len(data) > maxSmallFile {
 		return fmt.Errorf("%s would have %d bytes", name, len(data))
 	}
-	temp, final := path.Join(b.dir, name+tempSuffix), path.Join(b.dir, name)
-	f, err := b.fs.Create(temp)
+	temp, final := path.Join(dir, name+tempSuffix), path.Join(dir, name)
+	f, err := fsys.Create(temp)
 	if err != nil {
 		return err
 	}
@@ -105,12 +114,12 @@ func (b *Broker) writeFile(name string, data []byte) error {
 		err = cerr
 	}
 	if err == nil {
-		err = b.fs.Rename(temp, final)
+		err = fsys.Rename(temp, final)
 	}
 	if err != nil {
-		return errors.Join(err, b.fs.Remove(temp))
+		return errors.Join(err, fsys.Remove(temp))
 	}
-	return b.fs.SyncDir(b.dir)
+	return fsys.SyncDir(dir)
 }
 
 func (b *Broker) readFile(name string) ([]byte, error) {
@@ -262,9 +271,12 @@ func (b *Broker) checkLineage(s *state) error {
 		return fmt.Errorf("its lineage %x of epoch %d is not in the log's table", s.lineage, s.epoch)
 	case s.position < rows[i].First || (i+1 < len(rows) && s.position > rows[i+1].First):
 		return fmt.Errorf("position %d is outside its lineage", s.position)
+	case b.shared != nil && s.position <= b.shared.Synced():
+		b.shared.Commit(s.position) // only what was committed is in a snapshot
 	case s.position > b.log.Committed():
 		return fmt.Errorf("position %d is beyond the log's end %d", s.position, b.log.Committed())
-	case s.position < b.log.Begin():
+	}
+	if s.position < b.log.Begin() {
 		return fmt.Errorf("the log begins at %d, behind its position %d", b.log.Begin(), s.position)
 	}
 	return nil
@@ -274,14 +286,20 @@ func (b *Broker) checkLineage(s *state) error {
 func (b *Broker) replay(ctx context.Context, s *state) error {
 	b.state = s
 	began, from, entries := b.now(), s.position, 0
-	err := b.log.Replay(ctx, from, func(e commitlog.Entry) error {
+	fold := func(e commitlog.Entry) error {
 		entries++
 		_, err := s.apply(&e)
 		if len(s.dirtyTopics)+len(s.dirtyFlows)+len(s.dirtyRelays) > 0 || s.halves.HasChanged() {
 			b.takeDirty()
 		}
 		return err
-	})
+	}
+	var err error
+	if b.cold {
+		err = b.log.Scan(ctx, from, b.warmTo, fold)
+	} else {
+		err = b.log.Replay(ctx, from, fold)
+	}
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,9 @@ var _ flow.Source = (*Broker)(nil)
 
 // Legs implements flow.Source.
 func (b *Broker) Legs() []flow.Leg {
+	if !b.serves() {
+		return nil
+	}
 	topo := b.Topology()
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -39,6 +42,9 @@ func (b *Broker) Legs() []flow.Leg {
 // IdleLegs returns the legs of which everything is settled: whose destinations
 // may be asked whether they still have it.
 func (b *Broker) IdleLegs() []flow.Leg {
+	if !b.serves() {
+		return nil
+	}
 	topo := b.Topology()
 	b.mu.RLock()
 	defer b.mu.RUnlock()

@@ -15,11 +15,7 @@ import (
 // Message kinds other than normal are no entry: their topics may be declared,
 // and sends to them are refused.
 func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
-	var list []string
-	if me != nil && len(me.Nodes) > 1 {
-		list = append(list, fmt.Sprintf("broker group %s has %d nodes; one is supported", me.Name, len(me.Nodes)))
-	}
-	return list
+	return nil
 }
 
 // checkTopology returns the topology prepared, or why this broker cannot run
@@ -30,6 +26,9 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 		return nil, &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s does not have broker group %s", t.Epoch, b.self)}
 	}
 	list := CheckSupported(t, v.group)
+	if n := len(v.group.Nodes); n > 1 && b.member == nil {
+		list = append(list, fmt.Sprintf("broker group %s has %d nodes, and this broker is no member of one with replicas", b.self, n))
+	}
 	if b.changeOf == nil {
 		for _, topic := range t.Topics {
 			if topic.AtBudget == zone.BudgetCompact {
@@ -81,6 +80,10 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 	v, err := b.checkTopology(t)
 	if err != nil {
 		return err
+	}
+	if b.member != nil && b.Role() != RoleMaster && b.Role() != RolePromoting {
+		b.view.Store(v) // the master has it logged
+		return nil
 	}
 	b.mu.RLock()
 	have, digest := b.state.topology, b.state.digest

@@ -35,6 +35,8 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindSettled:      pb.Code_NOT_FOUND,
 	broker.KindNoOffset:     pb.Code_OFFSET_NOT_FOUND,
 	broker.KindConflict:     pb.Code_ILLEGAL_MESSAGE_ID,
+	broker.KindNotMaster:    pb.Code_TOO_MANY_REQUESTS,
+	broker.KindInSync:       pb.Code_HA_NOT_AVAILABLE,
 }
 
 // statusOK is shared by all answers; nobody changes it.
