@@ -2,7 +2,6 @@ package consumer
 
 import (
 	"slices"
-	"sort"
 )
 
 const (
@@ -331,14 +330,32 @@ func (o *order) forget(queue uint16) {
 
 // unwait takes an offset out of those who wait and reports whether it was there.
 func (o *order) unwait(g *messageGroup, offset uint64) bool {
-	wait := g.wait[g.first:]
-	i := sort.Search(len(wait), func(i int) bool { return wait[i] >= offset })
-	if i == len(wait) || wait[i] != offset {
+	i, ok := g.find(offset)
+	if !ok {
 		return false
 	}
-	g.wait = slices.Delete(g.wait, g.first+i, g.first+i+1)
+	g.wait = slices.Delete(g.wait, i, i+1)
 	o.waiting--
 	return true
+}
+
+// find returns where an offset waits, false when it does not.
+func (g *messageGroup) find(offset uint64) (int, bool) {
+	i, ok := slices.BinarySearch(g.wait[g.first:], offset)
+	return g.first + i, ok
+}
+
+// waits reports whether an offset waits behind others of its message group. It looks
+// at all of them.
+func (o *order) waits(p place) bool {
+	for key, g := range o.groups {
+		if key.queue == p.queue {
+			if _, ok := g.find(p.offset); ok {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // forgetFresh takes an offset that is settled out of what is to be sorted, and
@@ -388,13 +405,16 @@ func (d *Dispatcher) settleUnseen(q *dispatchQueue, p place, delivery uint64) Re
 	return 0
 }
 
-// unseen returns why a handle cannot decide about a message without an entry.
-func (d *Dispatcher) unseen(q *dispatchQueue, p place) Reason {
+// unseen returns why a handle cannot decide about a message without an entry. Only one
+// of an earlier process makes it look at every message group.
+func (d *Dispatcher) unseen(q *dispatchQueue, p place, delivery uint64) Reason {
 	switch {
 	case d.buried.has(p):
 		return ReasonDeadLettered
 	case p.offset >= q.cursor, q.claimed.contains(p.offset), q.back.contains(p.offset):
 		return ReasonExpired // it is delivered anew
+	case delivery <= d.opts.FirstDelivery && d.order.waits(p):
+		return ReasonExpired // likewise, behind others
 	}
 	return ReasonSettled
 }

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -83,4 +84,29 @@ func BenchmarkTakeAndAckInOrder(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(n)/b.Elapsed().Seconds(), "msg/s")
+}
+
+// A handle of an earlier process decides nothing about a message that waits behind
+// another of its message group: it is delivered anew, and is not settled.
+func TestOldHandleOfAWaitingMessageIsExpired(t *testing.T) {
+	const old = 7 // delivery of an earlier process
+	d := fresh(Options{InOrder: true}, 1, 0)
+	d.Advance(0, 3)
+	key := func(uint16, uint64) (uint64, Verdict) { return 1, Deliver }
+	if got, _ := d.Take(TakeRequest{Max: 32, Invisible: time.Minute, Key: key}, nil); len(got) != 1 || got[0].Offset != 0 {
+		t.Fatalf("taken %v", got)
+	}
+	var refused *HandleError
+	if _, err := d.Condemn(0, 0, 2, old); !errors.As(err, &refused) || refused.Reason != ReasonExpired {
+		t.Errorf("dead letter: %v, want expired", err)
+	}
+	if _, err := d.ChangeInvisible(0, 0, 2, old, time.Minute); !errors.As(err, &refused) || refused.Reason != ReasonExpired {
+		t.Errorf("change: %v, want expired", err)
+	}
+	if err := d.Ack(0, 0, 2, old); err != nil {
+		t.Errorf("acknowledgement: %v", err)
+	}
+	if _, err := d.Condemn(0, 0, 2, old); !errors.As(err, &refused) || refused.Reason != ReasonSettled {
+		t.Errorf("dead letter of what is settled: %v", err)
+	}
 }

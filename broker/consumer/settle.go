@@ -108,7 +108,7 @@ func (d *Dispatcher) own(now Instant, queue uint16, offset, delivery uint64, set
 		if settle {
 			return none, d.settleUnseen(q, p, delivery)
 		}
-		return none, d.unseen(q, p)
+		return none, d.unseen(q, p, delivery)
 	}
 	if !ok {
 		return d.adopt(now, q, p, delivery)
