@@ -96,7 +96,7 @@ func TestCarriedIsReadThroughATrim(t *testing.T) {
 		limits := testLimits()
 		limits.SegmentBytes, limits.SnapshotBytes = 64<<10, 32<<10
 		limits.TrimEvery = 1000 * time.Hour // only when the test asks
-		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, lateTerms), limits)
+		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, lateTerms, shortOrders...), limits)
 		defer func() { _ = s.Close() }()
 		s.publish(s.message("orders", "letter"))
 		for _, d := range s.receive(billing, "orders", 10, time.Minute) {
@@ -118,7 +118,7 @@ func TestCarriedIsReadThroughATrim(t *testing.T) {
 				s.publish(m)
 				s.drain(billing, "orders")
 			}
-			time.Sleep(80 * time.Hour) // beyond every retention but that of letters
+			time.Sleep(3 * time.Hour) // beyond every retention but that of letters
 			s.publish(s.message("orders", fmt.Sprint("end", round)))
 			s.drain(billing, "orders")
 			if err := s.snapshot(t.Context()); err != nil {

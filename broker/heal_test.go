@@ -242,7 +242,7 @@ func TestLostFlowIndexIsMadeAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
 		limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery, limits.SnapshotEvery = 64<<10, 32<<10, time.Hour, time.Hour
-		w := newWorld(t, sample(t), limits, "rz02-a-1", "rz03-a-1")
+		w := newWorld(t, sample(t, shortTransfer...), limits, "rz02-a-1", "rz03-a-1")
 		defer w.close()
 		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
 		send := func(prefix string, n, size int) (ids []string) {
@@ -257,8 +257,8 @@ func TestLostFlowIndexIsMadeAnew(t *testing.T) {
 		send("old", 300, 1000)
 		w.settled()
 		to.drain("transfer-credit", "transfer")
-		time.Sleep(5 * 24 * time.Hour)
-		for i := range 4 { // make both logs roll and take snapshots behind the old records
+		time.Sleep(5 * time.Hour) // beyond retention and horizon
+		for i := range 4 {        // make both logs roll and take snapshots behind the old records
 			send(fmt.Sprint("roll", i), 1, 200<<10)
 			w.settled()
 			to.drain("transfer-credit", "transfer")

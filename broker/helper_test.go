@@ -43,6 +43,13 @@ func sample(t testing.TB, edits ...string) *zone.Topology {
 	return topo
 }
 
+// Edits of the sample that keep what was consumed of a topic for an hour, so that a
+// test need not let days go by. Edits that open a topic come first.
+var (
+	shortTransfer = []string{"    queues: 8\n", "    queues: 8\n    retention: 1h\n"}
+	shortOrders   = []string{"  - name: orders\n", "  - name: orders\n    retention: 1h\n"}
+)
+
 // epoch edits the sample to be epoch 1.n.
 func epoch(n int) [2]string {
 	return [2]string{"number: 1}", fmt.Sprintf("number: %d}", n)}

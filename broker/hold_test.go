@@ -17,14 +17,14 @@ func TestGroupThatNeverConsumesHoldsItsBound(t *testing.T) {
 	for _, hold := range []string{"", "    hold: 512KiB\n"} {
 		synctest.Test(t, func(t *testing.T) {
 			limits := testLimits()
-			limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery = 64<<10, 32<<10, 10*time.Minute
-			s := open(t, disk.NewMem(), "rz02-a-1", sample(t, "  - name: orders-billing\n", "  - name: orders-billing\n"+hold), limits)
+			limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery = 64<<10, 32<<10, time.Minute
+			s := open(t, disk.NewMem(), "rz02-a-1", sample(t, "  - name: orders\n", "  - name: orders\n    retention: 1h\n", "  - name: orders-billing\n", "  - name: orders-billing\n"+hold), limits)
 			const n = 200
 			for i := range n {
 				m := s.message("orders", fmt.Sprint(i))
 				m.Body, m.Queue = make([]byte, 10<<10), 0
 				s.publish(m)
-				time.Sleep(time.Hour)
+				time.Sleep(3 * time.Minute)
 			}
 			i := slices.IndexFunc(s.Status().Groups, func(g GroupStatus) bool { return g.Group == "orders-billing" })
 			held := s.Status().Groups[i].Held

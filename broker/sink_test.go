@@ -146,7 +146,7 @@ func TestCacheSubscriptionHoldsItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		limits := testLimits()
 		limits.SegmentBytes, limits.SnapshotBytes, limits.TrimEvery, limits.SnapshotEvery = 64<<10, 16<<10, time.Hour, time.Hour
-		w := newWorld(t, sample(t, "budget: 256MiB", "budget: 512KiB", "max_body: 1MiB", "max_body: 256KiB"), limits,
+		w := newWorld(t, sample(t, "budget: 256MiB", "retention: 1h\n    budget: 512KiB", "max_body: 1MiB", "max_body: 256KiB"), limits,
 			"rz02-a-1", "cz-sh-a-1", "cz-hz-a-1", "cz-sz-a-1")
 		defer w.close()
 		from, here := w.sites["rz02-a"], w.sites["cz-sh-a"]
@@ -158,7 +158,7 @@ func TestCacheSubscriptionHoldsItsBudget(t *testing.T) {
 				w.settled()
 				here.drain("member-watch", "member")
 			}
-			time.Sleep(5 * 24 * time.Hour)
+			time.Sleep(5 * time.Hour)                    // beyond every retention
 			from.publish(from.message("member", "tick")) // for one more snapshot
 			w.settled()
 			here.drain("member-watch", "member")

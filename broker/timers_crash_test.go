@@ -143,6 +143,7 @@ func TestDelayedMessagesAgreeWithAModel(t *testing.T) {
 				limits := testLimits()
 				limits.SnapshotBytes = int64(4<<10 + rng.IntN(60<<10))
 				limits.SegmentBytes = 16 << 10
+				limits.TrimEvery = time.Minute // hours go by, and the model trims
 				m := &timerModel{t: t, rng: rng, mem: mem, handles: map[string]string{}, recalled: map[string]bool{}, arrived: map[string]bool{}}
 				m.s = &station{t: t, fs: mem, node: "rz02-a-1", topo: delayed(t), limits: limits,
 					wall: func() time.Time { return time.Now().Add(time.Duration(m.step.Load())).Round(0) }}
@@ -152,7 +153,7 @@ func TestDelayedMessagesAgreeWithAModel(t *testing.T) {
 					m.act()
 				}
 				wantSlots(t, m.s)
-				for range 12 {
+				for range 8 { // the longest delay, and twice the longest step of the clock
 					time.Sleep(time.Hour)
 					m.look()
 				}
@@ -232,6 +233,7 @@ func TestCrashAtAnyOperationOfDueMessages(t *testing.T) {
 		var mu sync.Mutex
 		var moments []moment
 		mem, rng, topo := disk.NewMem(), rand.New(rand.NewPCG(5, 6)), delayed(t)
+		time.Sleep(59*time.Minute + 50*time.Second) // the story goes over the end of an hour
 		limits := Limits{SegmentBytes: 16 << 10}
 		s := open(t, mem, "rz02-a-1", topo, limits)
 		published, recalled := 0, 0
@@ -246,7 +248,7 @@ func TestCrashAtAnyOperationOfDueMessages(t *testing.T) {
 				m := s.later("orders", fmt.Sprint(published+i), time.Duration(1+i)*700*time.Millisecond)
 				m.Body = make([]byte, 500)
 				if i == 5 {
-					m.DeliverAt = m.DeliverAt.Add(time.Hour)
+					m.DeliverAt = m.DeliverAt.Add(time.Minute)
 				}
 				msgs = append(msgs, m)
 			}
@@ -283,7 +285,7 @@ func TestCrashAtAnyOperationOfDueMessages(t *testing.T) {
 				continue // the story repeats itself
 			}
 			after := open(t, m.kept, "rz02-a-1", topo, limits)
-			time.Sleep(2 * time.Hour)
+			time.Sleep(3 * time.Minute)
 			synctest.Wait()
 			st := after.Status()
 			if st.Timers.Pending != 0 {

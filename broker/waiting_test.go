@@ -79,7 +79,7 @@ func TestDueMessagesOfARemovedTopicAreDeadLetters(t *testing.T) {
 			ids = append(ids, fmt.Sprint(i))
 			s.publish(s.later("transfer", ids[i], time.Minute+time.Duration(i)*time.Second, "userId", "25"))
 		}
-		s.publish(s.later("orders", "stays", time.Minute), s.later("transfer", "not yet", 24*time.Hour, "userId", "25"))
+		s.publish(s.later("orders", "stays", time.Minute), s.later("transfer", "not yet", 3*time.Hour, "userId", "25"))
 		s.topo = withoutTransfer(t, with(2)...)
 		if err := s.ApplyTopology(t.Context(), s.topo); err != nil {
 			t.Fatal(err)
@@ -120,7 +120,7 @@ func TestDueMessagesOfARemovedTopicAreDeadLetters(t *testing.T) {
 				t.Fatalf("replay %+v, %v", res, err)
 			}
 		}
-		time.Sleep(24 * time.Hour)
+		time.Sleep(3 * time.Hour)
 		synctest.Wait()
 		s.wantArrived("transfer", append(ids, "not yet")...)
 	})
