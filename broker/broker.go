@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
@@ -78,6 +80,8 @@ type Broker struct {
 	caller atomic.Pointer[Caller]
 	calls  map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
 
+	offsetsFull *rate.Limiter // of offsets that are set while the disk is full
+
 	held atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
 
 	clock     *timer.Clock // by which delayed messages fall due
@@ -86,11 +90,12 @@ type Broker struct {
 	timerHold atomic.Int64 // log bytes that delayed messages held back at the last look; -1 before it
 	due       dueStatus    // what the due loop tells of itself
 
-	halves       halves
-	publications sync.Pool // of *publication
-	flowsRefused atomic.Uint64
-	onceRefused  atomic.Uint64 // sends refused since a window was full
-	oncePending  atomic.Int64  // new messages of idempotent topics between their test and their fold
+	halves        halves
+	publications  sync.Pool // of *publication
+	flowsRefused  atomic.Uint64
+	onceRefused   atomic.Uint64 // sends refused since a window was full
+	timersRefused atomic.Uint64 // publishes refused since as many delayed messages wait as may
+	oncePending   atomic.Int64  // new messages of idempotent topics between their test and their fold
 
 	// mu guards the fold's state. The fold holds it while it applies what was
 	// committed, readers while they look something up; nobody waits for the
@@ -129,7 +134,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
-		clock:  timer.NewClock(o.Wall),
+		clock: timer.NewClock(o.Wall), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
 		member: o.Member, deposed: make(chan struct{}),
 	}
 	if b.member != nil {

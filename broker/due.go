@@ -20,8 +20,11 @@ const (
 	// dueBatch and dueBytes are what one append of due messages has.
 	dueBatch = 2048
 	dueBytes = 4 << 20
-	// dueTick is how often the clock is looked at; see timer.Clock.
+	// dueTick is how often the clock is looked at; see timer.Clock. dueIdle is how often
+	// while no message waits and no step of it is on trial: often enough to follow a
+	// clock that is adjusted by 2000 ppm (timer.Slack).
 	dueTick = time.Second
+	dueIdle = 10 * time.Second
 	// dueRest is how long the loop waits after the log refused an append.
 	dueRest = time.Second
 	// topicGrace is how long after its time a message still waits for its topic, which
@@ -95,6 +98,9 @@ func (d *dueLoop) sleep(now int64) time.Duration {
 	wait := dueTick
 	if rest := time.Until(d.rest); rest > 0 {
 		return min(wait, rest)
+	}
+	if step, _ := d.b.clock.Trial(); step == 0 && d.b.timersPending() == 0 {
+		wait = dueIdle
 	}
 	if first, ok := d.window.First(); ok {
 		wait = min(wait, time.Duration(first.Due-now)*time.Millisecond)

@@ -147,8 +147,16 @@ func (b *Broker) standsAt(key subKey, queue uint16, offset uint64) (subscribed, 
 	return true, sub.hands == nil || sub.hands.disp.StandsAt(queue, offset)
 }
 
-// setOffsets logs a reset and waits until it is folded. It may use the space that the
-// log keeps back, as other progress.
+// Clients may set offsets as often as they like, so on a full disk they may take the
+// space that the log keeps back, which acknowledgements need, only at a rate: a record
+// has some 200 bytes, so that 10 a second take 64 MiB in nine hours.
+const (
+	offsetsOnFull = 10 // a second
+	offsetsAtOnce = 50
+)
+
+// setOffsets logs a reset and waits until it is folded. On a full disk it uses the space
+// that the log keeps back, as other progress, but not at any rate.
 func (b *Broker) setOffsets(ctx context.Context, call string, o *offsetsBody) error {
 	if err := b.enter(call); err != nil {
 		return err
@@ -156,6 +164,13 @@ func (b *Broker) setOffsets(ctx context.Context, call string, o *offsetsBody) er
 	defer b.leave()
 	e, err := b.control(record.TypeOffsets, o.append(nil))
 	if err == nil {
+		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}})
+	}
+	if errors.Is(err, commitlog.ErrFull) {
+		if !b.offsetsFull.Allow() {
+			return &Error{Op: call, Kind: KindDiskFull, Group: o.key.group, Topic: o.key.topic,
+				Text: fmt.Sprintf("the disk is full: %d offsets a second are set here until it is not; try again", offsetsOnFull)}
+		}
 		err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})
 	}
 	if err != nil {

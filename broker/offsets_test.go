@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -488,6 +489,55 @@ func TestOffsetThatIsSetVoidsWhatIsNotLoggedYet(t *testing.T) {
 		}
 		if got := s.drain(billing, "orders"); len(got) != 6 {
 			t.Errorf("%d messages come, want all 6: %v", len(got), got)
+		}
+	})
+}
+
+// On a full disk offsets are set at a rate only: what the log keeps back is for
+// acknowledgements, too.
+func TestOffsetsOnAFullDiskLeaveRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := disk.NewMem()
+		s := open(t, mem, "rz02-a-1", sample(t), testLimits())
+		defer s.Close()
+		const group = "orders-billing"
+		s.inQueue("orders", 0, 10, "m")
+		mem.SetLimit(mem.Used())
+		m := s.message("orders", "big")
+		m.Body = make([]byte, 200<<10)
+		var err error
+		for n := 0; err == nil && n < 20; n++ { // what was allocated ahead is used up first
+			err = s.Publish(t.Context(), []Message{m}, make([]PublishResult, 1))
+		}
+		if KindOf(err) != KindDiskFull {
+			t.Fatalf("publish on a full disk: %v", err)
+		}
+		at := uint64(1)
+		set := func(n int) (done int) {
+			for range n {
+				switch err := s.SetOffset(t.Context(), group, QueueName{Topic: "orders"}, 3-at); {
+				case err == nil:
+					done, at = done+1, 3-at
+				case KindOf(err) != KindDiskFull || !strings.Contains(err.Error(), "10 offsets a second"):
+					t.Fatal(err)
+				}
+			}
+			return done
+		}
+		if n := set(1000); n != offsetsAtOnce {
+			t.Errorf("%d of 1000 offsets were set, want %d", n, offsetsAtOnce)
+		}
+		time.Sleep(time.Second)
+		if n := set(1000); n != offsetsOnFull {
+			t.Errorf("%d of 1000 offsets were set a second later, want %d", n, offsetsOnFull)
+		}
+		if _, err := s.ResetGroup(t.Context(), ResetRequest{Group: group, Topic: "orders", Queue: EveryQueue, To: WhereLatest}); KindOf(err) != KindDiskFull {
+			t.Errorf("a reset beyond the rate: %v", err)
+		}
+		mem.SetLimit(0)
+		time.Sleep(5 * time.Second)
+		if n := set(1000); n != 1000 {
+			t.Errorf("%d of 1000 offsets were set with room on the disk", n)
 		}
 	})
 }

@@ -66,8 +66,8 @@ type Limits struct {
 	MaxFlows int
 	// MaxIDs bounds the message ids that are remembered for idempotent topics, and
 	// MaxTopicIDs those of one topic, at about 100 bytes each. Beyond them a send is
-	// refused with KindBusy. 0 = 2,097,152 and 1,048,576: a window of 10 minutes at
-	// 1,747 messages a second of one topic.
+	// refused with KindBusy. 0 = DefaultMaxIDs and DefaultMaxTopicIDs: a window of 10
+	// minutes at 1,747 messages a second of one topic.
 	MaxIDs      int
 	MaxTopicIDs int
 	TrimEvery   time.Duration // how often retention is looked at; 0 = 10 s
@@ -79,13 +79,24 @@ type Limits struct {
 	DeadLetterRetention time.Duration
 	MaxWantWindow       int64 // bytes that a reader of landings may have sent ahead; 0 = 16 MiB
 	// MaxTimers bounds the delayed messages that wait. A publish beyond it is
-	// refused. 0 = 10,000,000: 200 MB of indexes, and the log that holds them.
+	// refused. 0 = DefaultMaxTimers: 200 MB of indexes, and the log that holds them.
 	MaxTimers int
 	// MaxHalves and MaxTopicHalves bound the half messages that wait for decisions,
-	// of all topics and of each: some 250 bytes of memory each. 0 = 200,000 and
-	// 100,000: what 6 s of immunity hold at 16,000 undecided sends a second.
+	// of all topics and of each: some 250 bytes of memory each. 0 = DefaultMaxHalves and
+	// DefaultMaxTopicHalves: what 6 s of immunity hold at 16,000 undecided sends a
+	// second.
 	MaxHalves, MaxTopicHalves int
 }
+
+// Defaults of limits that operators may set. They, as all limits, say what is taken in;
+// the fold knows none of them, so that a log means the same under any.
+const (
+	DefaultMaxTimers      = 10_000_000
+	DefaultMaxHalves      = 200_000
+	DefaultMaxTopicHalves = 100_000
+	DefaultMaxIDs         = 1 << 21
+	DefaultMaxTopicIDs    = 1 << 20
+)
 
 // Validate reports every fault of the options.
 func (o *Options) Validate() error {
@@ -134,14 +145,14 @@ func (o Options) withDefaults() Options {
 	l.UnknownTries = orDefault(l.UnknownTries, 16)
 	l.MaxUndeclared = orDefault(l.MaxUndeclared, 1000)
 	l.MaxFlows = orDefault(l.MaxFlows, 1<<16)
-	l.MaxIDs = orDefault(l.MaxIDs, 1<<21)
-	l.MaxTopicIDs = orDefault(l.MaxTopicIDs, 1<<20)
+	l.MaxIDs = orDefault(l.MaxIDs, DefaultMaxIDs)
+	l.MaxTopicIDs = min(orDefault(l.MaxTopicIDs, DefaultMaxTopicIDs), l.MaxIDs)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)
-	l.MaxHalves = orDefault(l.MaxHalves, 200_000)
-	l.MaxTopicHalves = orDefault(l.MaxTopicHalves, 100_000)
+	l.MaxHalves = orDefault(l.MaxHalves, DefaultMaxHalves)
+	l.MaxTopicHalves = min(orDefault(l.MaxTopicHalves, DefaultMaxTopicHalves), l.MaxHalves)
 	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
-	l.MaxTimers = orDefault(l.MaxTimers, 10_000_000)
+	l.MaxTimers = orDefault(l.MaxTimers, DefaultMaxTimers)
 	return o
 }

@@ -27,10 +27,9 @@ func (b *Broker) delay(t *zone.TopicInfo, r *record.Record) (waits bool, err err
 		return false, &Error{Op: "publish", Kind: KindDeliveryTime, Topic: t.Name,
 			Text: fmt.Sprintf("the delivery time is %s ahead; the topic allows at most %s", ahead.Round(time.Second), t.MaxDelay)}
 	}
-	b.mu.RLock()
-	pending := b.state.timers.pending
-	b.mu.RUnlock()
+	pending := b.timersPending()
 	if pending >= uint64(b.limits.MaxTimers) {
+		b.timersRefused.Add(1)
 		b.metrics.timerRefused()
 		return false, &Error{Op: "publish", Kind: KindBusy, Topic: t.Name,
 			Text: fmt.Sprintf("%d delayed messages wait here; at most %d may", pending, b.limits.MaxTimers)}

@@ -29,6 +29,7 @@ type Status struct {
 	Transactions []TransactionStatus
 	Decided      transaction.Totals // since the store was made
 	Windows      []WindowStatus     // of idempotent topics
+	Limits       []LimitStatus      // of which something is in use, or was in the way
 }
 
 // TransactionStatus is what waits for decisions of a topic.
@@ -200,6 +201,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 	}
 	b.fillTransactions(st)
 	st.Windows = b.windows()
+	st.Limits = b.limitStatus(st)
 	var oldest []need
 	topo := b.Topology()
 	for _, id := range sortedFlows(s.out) {

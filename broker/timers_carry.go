@@ -84,6 +84,13 @@ func (b *Broker) buckets() []*timerBucket {
 	return slices.DeleteFunc(slices.Clone(b.state.timers.list), func(k *timerBucket) bool { return k.pending() == 0 })
 }
 
+// timersPending returns how many delayed messages wait.
+func (b *Broker) timersPending() uint64 {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	return b.state.timers.pending
+}
+
 // strays returns what to carry so that the log is free up to through: the furthest
 // segment up to which the messages that wait are a small part (carriedPart) of what
 // goes.

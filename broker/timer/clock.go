@@ -34,7 +34,7 @@ const (
 //     that waited meanwhile.
 //
 // It is safe for concurrent use. Steps are seen when Now is called, so its owner
-// calls it at least once a second.
+// calls it at least once a second while a message waits.
 type Clock struct {
 	wall func() time.Time
 

@@ -23,6 +23,7 @@ type Status struct {
 
 	Log       *Log       `json:"log,omitempty"`
 	Timers    *Timers    `json:"timers,omitempty"` // absent when no delayed message waits
+	Limits    []Limit    `json:"limits,omitempty"` // of which something is in use, or was in the way
 	Topics    []Topic    `json:"topics,omitempty"`
 	Consumers []Consumer `json:"consumers,omitempty"`
 	Flows     []Flow     `json:"flows,omitempty"`
@@ -64,6 +65,15 @@ type Timers struct {
 	Problem   string          `json:"problem,omitempty"`    // why what is due cannot be stored or looked at
 	ClockStep time.Duration   `json:"clock_step,omitempty"` // of the wall clock, while it is not believed
 	Blocked   []BlockedTimers `json:"blocked,omitempty"`
+}
+
+// Limit describes the use of a limit of a broker that its configuration sets.
+type Limit struct {
+	What    string `json:"what"`            // delayed messages, half messages, message ids
+	Topic   string `json:"topic,omitempty"` // whose limit it is; empty = the broker's
+	Used    int    `json:"used"`
+	Limit   int    `json:"limit"`
+	Refused uint64 `json:"refused,omitempty"` // publishes refused for it, since the start
 }
 
 // BlockedTimers are due messages that cannot be delivered now, for one reason. They

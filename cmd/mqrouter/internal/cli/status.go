@@ -80,6 +80,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printFlows(w, all)
 	printTransactions(w, all)
 	printTimers(w, all)
+	printLimits(w, all)
 	printConsumers(w, all, zeros)
 	printCaches(w, all)
 	printCoordinators(w, all)

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -68,6 +69,22 @@ func TestStatusShowsDelayedMessages(t *testing.T) {
 	for _, want := range []string{"rz01-a-1", "95 (limit 100)", "3s", "3.0 MiB", " 9", "transfer", "no destination", "full"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+}
+
+func TestStatusShowsTheUseOfLimits(t *testing.T) {
+	var out bytes.Buffer
+	printLimits(&out, []admin.Status{{Node: "rz01-a-1"}})
+	if out.Len() > 0 {
+		t.Errorf("nothing in use is shown as\n%s", out.String())
+	}
+	printLimits(&out, []admin.Status{{Node: "rz01-a-1", Zone: "rz01", Limits: []admin.Limit{
+		{What: "delayed messages", Used: 900, Limit: 1000, Refused: 3}, {What: "message ids", Topic: "pay", Used: 1, Limit: 1000},
+	}}})
+	for _, line := range []string{`rz01-a-1 +rz01 +delayed messages +\(all\) +900 \(90%\) +1000 +3`, `rz01-a-1 +rz01 +message ids +pay +1 \(0%\) +1000 +0`} {
+		if !regexp.MustCompile(line).MatchString(out.String()) {
+			t.Errorf("no line is like %s:\n%s", line, out.String())
 		}
 	}
 }

@@ -43,3 +43,20 @@ func printTimers(w io.Writer, all []admin.Status) {
 		section(w, "blocked messages", why)
 	}
 }
+
+// printLimits shows how much of the limits that brokers are configured with is in use.
+func printLimits(w io.Writer, all []admin.Status) {
+	t := newTable("LIMIT OF", "ZONE", "WHAT", "TOPIC", "USED", "LIMIT", "REFUSED")
+	for _, s := range all {
+		for _, l := range s.Limits {
+			topic := l.Topic
+			if topic == "" {
+				topic = "(all)"
+			}
+			t.row(s.Node, s.Zone, l.What, topic, fmt.Sprintf("%d (%d%%)", l.Used, 100*int64(l.Used)/int64(max(l.Limit, 1))), l.Limit, l.Refused)
+		}
+	}
+	if len(t.rows) > 0 {
+		section(w, "limits", t)
+	}
+}

@@ -44,6 +44,8 @@ type Node struct {
 	// brokers only, at least a segment is preallocated ahead. Empty: 64MiB.
 	SegmentSize string `mapstructure:"segment-size"`
 
+	Limits Limits `mapstructure:",squash"` // brokers only
+
 	Trace Trace `mapstructure:",squash"`
 
 	// Cache readers only.
@@ -73,6 +75,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
+		limitFlags(fs)
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "coordinator":
 		fs.String("data-dir", "", "folder of the voter's store")
@@ -149,6 +152,7 @@ func (n Node) Validate(role string) error {
 		if _, err := n.SegmentBytes(); err != nil {
 			errs = append(errs, err)
 		}
+		errs = append(errs, n.Limits.validate())
 	case "coordinator":
 		need(n.DataDir, "data-dir", "the folder of the voter's store")
 	case "cachesync":

@@ -33,6 +33,9 @@ func (n *brokerNode) Status() admin.Status {
 	}
 	timers, late := timersOf(b.Timers)
 	s.Timers, s.Reasons = timers, append(s.Reasons, late...)
+	for _, l := range b.Limits {
+		s.Limits = append(s.Limits, admin.Limit{What: l.What, Topic: string(l.Topic), Used: l.Used, Limit: l.Limit, Refused: l.Refused})
+	}
 	for _, t := range b.Topics {
 		for q, extent := range t.Queues {
 			s.Topics = append(s.Topics, admin.Topic{Name: string(t.Topic), Queue: q, First: extent.First, Next: extent.Next})
