@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests need besides Go: Redis and protoc from the system's
 # packages, the official RocketMQ clients for Node.js, Python and Java with the
-# npm, pip and Maven that are set up here. What was fetched once is not fetched
-# again. Where a part cannot be had, its tests are skipped and this says so; with
-# CI=true that is a failure.
+# npm, pip and Maven that are set up here, and a Consul server built by Go. What was
+# fetched once is not fetched again. Where a part cannot be had, its tests are
+# skipped and this says so; with CI=true that is a failure.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/mqrouter/clients
@@ -77,7 +77,18 @@ client() { # FUNCTION LANGUAGE WHAT-IT-TAKES
 	if ("$1"); then echo "needs: the $2 client is there"; else missing "the $2 client ($3)" "its suite"; fi
 }
 
+# The Consul server is built once, which takes some minutes, from a module of its own.
+consul_server() {
+	local from=deploy/test/consul bin=${XDG_CACHE_HOME:-$HOME/.cache}/mqrouter/bin binary
+	binary=$bin/consul-$(digest $from/go.mod)
+	[ -x "$binary" ] && return
+	command -v go >/dev/null 2>&1 || return 1
+	echo "needs: building a Consul server, which takes some minutes"
+	mkdir -p "$bin" && (cd $from && go build -trimpath -o "$binary.new" github.com/hashicorp/consul) && mv "$binary.new" "$binary"
+}
+
 mkdir -p "$cache"
+if consul_server; then echo "needs: a Consul server is there"; else missing "a Consul server (Go and the module proxy)" "the suites against a real Consul"; fi
 client node_client Node.js "node and npm, npm package rocketmq-client-nodejs"
 client python_client Python "python3 with venv, PyPI package rocketmq-python-client"
 client java_client Java "a JDK 17 and Maven, artifact org.apache.rocketmq:rocketmq-client-java"

@@ -1,0 +1,227 @@
+package consul
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+const (
+	// blockTime is how long a blocking query waits for a change.
+	blockTime = 5 * time.Second
+	// retryTime is how long to wait when Consul does not answer.
+	retryTime = 200 * time.Millisecond
+)
+
+// observer follows the keys of one group, and vacates and elects as the rule says.
+type observer struct {
+	c     *Coordinator
+	group zone.Group
+	news  chan struct{} // capacity 1: the state is another one
+
+	mu      sync.Mutex
+	state   state                   // newest seen; guarded by mu, as is all below
+	known   bool                    // there is one
+	leased  time.Time               // when the lease, or its absence in the epoch, was first seen as it is
+	vacant  time.Time               // when the term was first seen as it is
+	heard   map[zone.Node]time.Time // when a standing was first seen as it is
+	waiting string                  // why there is no master
+}
+
+func newObserver(c *Coordinator, g zone.Group) *observer {
+	return &observer{c: c, group: g, news: make(chan struct{}, 1), heard: map[zone.Node]time.Time{}}
+}
+
+// run follows the keys until ctx ends.
+func (o *observer) run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { o.judgeAlways(ctx) })
+	index := uint64(0)
+	for ctx.Err() == nil {
+		q := (&api.QueryOptions{WaitIndex: index, WaitTime: blockTime}).WithContext(ctx)
+		pairs, meta, err := o.c.o.Client.KV().List(o.c.key(o.group)+"/", q)
+		var s state
+		if err == nil {
+			s, err = o.c.read(o.group, pairs)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				o.c.o.Logger.Debug("group's keys could not be read", "group", string(o.group), "err", err)
+			}
+			index = 0
+			pause(ctx, retryTime)
+			continue
+		}
+		o.take(s, o.c.o.Now())
+		if index = meta.LastIndex; index == 0 || meta.LastIndex < q.WaitIndex {
+			index = 0 // Consul was restored or started anew
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// take notes what the keys say now, and since when.
+func (o *observer) take(s state, now time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.known && s.term.Version < o.state.term.Version {
+		return // an answer of a server that is behind
+	}
+	if !o.known || s.leaseIndex != o.state.leaseIndex || s.term.Epoch != o.state.term.Epoch {
+		o.leased = now
+	}
+	if !o.known || s.term.Version != o.state.term.Version {
+		o.vacant = now
+	}
+	for n, e := range s.standings {
+		if e.index != o.state.standings[n].index {
+			o.heard[n] = now
+		}
+	}
+	o.state, o.known = s, true
+	select {
+	case o.news <- struct{}{}:
+	default:
+	}
+}
+
+// judgeAlways carries out what is due whenever something is heard or time has passed.
+func (o *observer) judgeAlways(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-o.news:
+		}
+		timer.Reset(max(o.judge(ctx, o.c.o.Now()), time.Millisecond))
+	}
+}
+
+// judge does what is due, if something is, and returns when to look again.
+func (o *observer) judge(ctx context.Context, now time.Time) time.Duration {
+	t := o.c.o.Timing
+	g, ok := o.c.o.Group(o.group)
+	if !ok || !slices.Contains(g.Members, o.c.o.Self) {
+		return t.Renew
+	}
+	o.mu.Lock()
+	s, known := o.state, o.known
+	over := o.leased.Add(t.Lease + t.Margin)
+	o.mu.Unlock()
+	if !known {
+		return t.Renew
+	}
+	var next coordinator.Term
+	switch {
+	case s.term.Master != "" && now.Before(over):
+		return min(over.Sub(now), t.Renew)
+	case s.term.Master != "":
+		next = s.term.Vacated()
+	case s.leaseIndex != 0 && now.Before(over): // an operator has vacated it
+		return min(over.Sub(now), t.Renew)
+	default:
+		e, elected := o.elect(g, s, now)
+		if !elected {
+			return t.Settle / 2
+		}
+		next = s.term.Elected(e, o.c.o.Lineage(), o.c.o.Wall())
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	ops := []*api.KVTxnOp{asRead(o.c.key(o.group, "lease"), s.leaseIndex)}
+	if next.Master != "" && s.leaseIndex != 0 {
+		ops = append(ops, o.c.noLease(o.group))
+	}
+	switch err := o.c.putTerm(ctx, s, next, ops...); {
+	case err == nil:
+		o.c.report(next)
+	case !errors.Is(err, errChanged) && ctx.Err() == nil:
+		o.c.o.Logger.Warn("decision about a broker group could not be stored", "group", string(o.group), "err", err)
+		return retryTime
+	}
+	return t.Renew / 2 // the change is seen by then, whoever made it
+}
+
+// ballot returns what an election is decided from.
+func (o *observer) ballot(g coordinator.Group, s state, now time.Time) coordinator.Ballot {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b := coordinator.Ballot{Group: g, Term: s.term, Settled: !now.Before(o.vacant.Add(o.c.o.Timing.Settle))}
+	if s.lease.Epoch == s.term.Epoch {
+		b.Known = s.lease.Committed
+	}
+	for _, n := range g.Members {
+		if e, ok := s.standings[n]; ok && e.Seen >= s.term.Version && o.fresh(n, now) {
+			b.Standings = append(b.Standings, e.Standing)
+		}
+	}
+	return b
+}
+
+// fresh says whether a member has spoken lately. The caller holds mu.
+func (o *observer) fresh(n zone.Node, now time.Time) bool {
+	at, ok := o.heard[n]
+	return ok && now.Sub(at) < 2*o.c.o.standingEvery()+o.c.o.Timing.Settle
+}
+
+// elect applies the rule, or the operator's order.
+func (o *observer) elect(g coordinator.Group, s state, now time.Time) (coordinator.Election, bool) {
+	b := o.ballot(g, s, now)
+	var e coordinator.Election
+	var why string
+	var ok bool
+	switch x := s.order; {
+	case x.Version != s.term.Version || x.To == "":
+		e, why, ok = b.Elect()
+	case x.AllowLoss:
+		if e, why, ok = b.Force(x.To); ok && e.Loss != nil && !b.Settled {
+			ok = false // others may still say what is given up
+		}
+	default:
+		if e, why, ok = b.Appoint(x.To); !ok && b.Settled {
+			e, why, ok = b.Elect() // somebody has to lead
+		}
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.waiting = why
+	return e, ok
+}
+
+// electable says why the member cannot take over from a master that is willing, or "".
+func (o *observer) electable(g coordinator.Group, t coordinator.Term, to zone.Node, now time.Time) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case to == t.Master:
+		return string(to) + " is the master"
+	case !slices.Contains(t.InSync, to):
+		return string(to) + " is not in sync"
+	case !slices.Contains(g.Members, to):
+		return string(to) + " is not a node of the group"
+	case !o.fresh(to, now):
+		return string(to) + " does not answer"
+	case !o.state.standings[to].Fit:
+		return string(to) + " is not fit"
+	}
+	return ""
+}
