@@ -335,11 +335,17 @@ func (b *Broker) Zone() *zone.ZoneInfo { return b.view.Load().zone }
 // block or call the broker.
 func (b *Broker) SetLiveness(f func(holder string) bool) { b.alive.Store(&f) }
 
-// ClientGone brings what the holder has in hands under Renew back after a
-// second, without waiting for the next expiry. It looks at everything in hands.
-func (b *Broker) ClientGone(holder string) {
+// ClientsGone asks at once, and not only at the next expiry, whether these clients
+// still live (SetLiveness): what one of them that does not has in hands under Renew
+// comes back after a second, to whoever receives, as another attempt. Handles stay
+// good until then. It looks at everything in hands: call it for many at a time.
+func (b *Broker) ClientsGone(clientIDs []string) {
+	gone := make(map[string]struct{}, len(clientIDs))
+	for _, id := range clientIDs {
+		gone[id] = struct{}{}
+	}
 	for _, h := range b.handsList() {
-		h.disp.ClientGone(b.now(), holder)
+		h.disp.ClientsGone(b.now(), gone)
 	}
 	poke(b.kick)
 }

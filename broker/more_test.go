@@ -119,7 +119,7 @@ func TestRenewedDeliveryComesBackWhenItsClientIsGone(t *testing.T) {
 		}
 		<-alive
 		alive <- false
-		s.ClientGone("c")
+		s.ClientsGone([]string{"c"})
 		time.Sleep(2 * time.Second)
 		again := s.receive("orders-billing", "orders", 1, time.Minute)
 		if len(again) != 1 || again[0].Attempt != 2 {

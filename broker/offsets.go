@@ -140,8 +140,7 @@ func (b *Broker) standsAt(key subKey, queue uint16, offset uint64) (subscribed, 
 	if sub == nil {
 		return false, false
 	}
-	st, ok := b.state.progress.QueueState(key.group, key.topic, queue)
-	if !ok || st.Floor != offset || len(st.Acked) > 0 || len(st.Retries) > 0 {
+	if !b.state.progress.StandsAt(key.group, key.topic, queue, offset) {
 		return true, false
 	}
 	return true, sub.hands == nil || sub.hands.disp.StandsAt(queue, offset)

@@ -114,6 +114,14 @@ func (b *Broker) resetTo(ctx context.Context, q *queueAt, r *ResetRequest) (uint
 // previewReset counts what a reset to the offset changes.
 func (b *Broker) previewReset(key subKey, q *queueAt, to uint64) ResetQueue {
 	e := q.extent()
+	r, h := b.countReset(key, q, to, e)
+	if h != nil {
+		r.InHands = h.disp.InHands(uint16(q.n), to)
+	}
+	return r
+}
+
+func (b *Broker) countReset(key subKey, q *queueAt, to uint64, e Extent) (ResetQueue, *hands) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	p := b.state.progress
@@ -126,8 +134,8 @@ func (b *Broker) previewReset(key subKey, q *queueAt, to uint64) ResetQueue {
 	if e.Next > to {
 		r.Again = (e.Next - to) - (unsettled(e.Next) - unsettled(to))
 	}
-	if sub := b.state.subs[key]; sub != nil && sub.hands != nil {
-		r.InHands = sub.hands.disp.InHands(uint16(q.n), to)
+	if sub := b.state.subs[key]; sub != nil {
+		return r, sub.hands
 	}
-	return r
+	return r, nil
 }

@@ -114,6 +114,7 @@ type dispatchQueue struct {
 	retried []uint64 // offsets whose entry is dirty
 	mark    uint64   // of the last reset
 	again   list     // by priority: to be delivered again now
+	entries int32    // first of its entries, linked through qnext; none = it has none
 }
 
 // NewDispatcher returns a dispatcher that goes on from the group's durable
@@ -201,7 +202,7 @@ func (d *Dispatcher) queue(n uint16) *dispatchQueue {
 	if q := d.find(n); q != nil {
 		return q
 	}
-	q := &dispatchQueue{queue: n, again: emptyList}
+	q := &dispatchQueue{queue: n, again: emptyList, entries: none}
 	i, _ := slices.BinarySearchFunc(d.queues, n, compareQueue)
 	d.queues = slices.Insert(d.queues, i, q)
 	return q

@@ -364,18 +364,60 @@ func TestRenewalFollowsTheClient(t *testing.T) {
 	_ = got
 }
 
-func TestClientGoneBringsItsMessagesBack(t *testing.T) {
-	d := fresh(Options{}, 1, 4)
-	for i := range 4 {
-		d.Take(TakeRequest{Max: 1, Invisible: time.Hour, Renew: i < 3, Client: fmt.Sprint("c", i%2)}, nil)
+// TestClientsGoneAsksWhetherTheyLive: of three clients that are said to be gone one is
+// back; the renewable deliveries of the others come again, though there are many.
+func TestClientsGoneAsksWhetherTheyLive(t *testing.T) {
+	var d *Dispatcher
+	d = fresh(Options{Alive: func(client string) bool {
+		if client == "c3" {
+			t.Error("a client was asked about that nobody missed")
+		}
+		d.Stats() // the mutex is free
+		return client == "c1"
+	}}, 1, 3*goneRun)
+	for i := range 3 * goneRun {
+		d.Take(TakeRequest{Max: 1, Invisible: time.Hour, Renew: i%8 < 4, Client: fmt.Sprint("c", i%4)}, nil)
 	}
-	d.ClientGone(minute, "c0")
+	d.ClientsGone(minute, map[string]struct{}{"c0": {}, "c1": {}, "c2": {}})
 	if got := take(d, minute+second-1, 9); len(got) != 0 {
 		t.Fatalf("early: %v", got)
 	}
-	got := take(d, minute+second, 9)
-	if len(got) != 2 || got[0].Offset != 0 || got[1].Offset != 2 {
-		t.Fatalf("back: %v", got)
+	got := take(d, minute+2*second-1, 3*goneRun)
+	if len(got) != 3*goneRun/4 {
+		t.Fatalf("%d messages came back, want %d", len(got), 3*goneRun/4)
+	}
+	for _, g := range got {
+		if i := g.Offset % 8; i != 0 && i != 2 || g.Attempt != 2 {
+			t.Fatalf("back: %v", g)
+		}
+	}
+}
+
+func TestSuspendsOfOneDeliveryTakeBackOneAttempt(t *testing.T) {
+	d := fresh(Options{MaxAttempts: 9}, 1, 1)
+	for n := range 3 { // failed before
+		got := take(d, Instant(n)*minute, 1)
+		if _, err := d.ChangeInvisible(Instant(n)*minute, 0, 0, got[0].Delivery, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := take(d, 10*minute, 1)
+	if got[0].Attempt != 4 {
+		t.Fatalf("%+v, want the 4th attempt", got[0])
+	}
+	for handle, n := got[0].Delivery, 0; n < 3; n++ {
+		var err error
+		if handle, err = d.Suspend(10*minute, 0, 0, handle, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for attempt := range uint32(2) {
+		if got = take(d, 11*minute+Instant(attempt)*minute, 1); len(got) != 1 || got[0].Attempt != 4+attempt {
+			t.Fatalf("%+v, want attempt %d", got, 4+attempt)
+		}
+		if _, err := d.ChangeInvisible(11*minute+Instant(attempt)*minute, 0, 0, got[0].Delivery, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -405,7 +447,7 @@ func TestAliveMayCallBack(t *testing.T) {
 	var d *Dispatcher
 	d = fresh(Options{Alive: func(string) bool {
 		got := d.Stats() // the mutex is free
-		d.ClientGone(minute, "c")
+		d.ClientsGone(minute, map[string]struct{}{"c": {}})
 		return got.InFlight > 0
 	}}, 1, 1)
 	m, _ := d.Take(TakeRequest{Max: 1, Invisible: time.Minute, Renew: true, Client: "c"}, nil)

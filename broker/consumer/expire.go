@@ -116,23 +116,33 @@ func (d *Dispatcher) answer(now Instant, q *question) {
 	}
 }
 
-// ClientGone brings the renewable deliveries of a client back after a second.
-// It looks at everything in flight.
-func (d *Dispatcher) ClientGone(now Instant, client string) {
+// goneRun is how many entries ClientsGone looks at before others have their turn.
+const goneRun = 4096
+
+// ClientsGone has the renewable deliveries of these clients run out at once: the next
+// Expire asks Alive about them, and brings them back or renews them. It looks at all
+// entries, some at a time.
+func (d *Dispatcher) ClientsGone(now Instant, clients map[string]struct{}) {
+	for from, more := 0, true; more; from += goneRun {
+		more = d.clientsGone(now, clients, from)
+	}
+}
+
+func (d *Dispatcher) clientsGone(now Instant, clients map[string]struct{}, from int) (more bool) {
 	d.mu.Lock()
 	defer d.unlock()
-	until := now.Add(retryDelay)
-	for _, slot := range d.table {
-		e := &d.entries[slot]
-		if e.status != held || !e.renew || e.client != client {
+	to := min(from+goneRun, len(d.entries))
+	for i := from; i < to; i++ {
+		e := &d.entries[i]
+		if e.status != held || !e.renew || e.deadline <= now {
 			continue
 		}
-		e.renew = false
-		if e.deadline > until {
-			d.unheap(slot)
-			d.hold(slot, until)
+		if _, ok := clients[e.client]; ok {
+			d.unheap(int32(i))
+			d.hold(int32(i), now)
 		}
 	}
+	return to < len(d.entries)
 }
 
 // NextWake returns when Expire or TakeDead has something to do; false when

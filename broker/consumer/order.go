@@ -317,13 +317,15 @@ func (d *Dispatcher) leaveGroup(slot int32, p place) {
 	}
 }
 
-// forget drops the message groups of a queue; their entries and offsets go with the
-// queue.
-func (o *order) forget(queue uint16) {
-	for key, g := range o.groups {
-		if key.queue == queue {
+// forgetGroups drops the message groups of a queue; their entries and offsets go with
+// the queue.
+func (d *Dispatcher) forgetGroups(q *dispatchQueue) {
+	o := d.order
+	for slot := q.entries; slot != none; slot = d.entries[slot].qnext {
+		t := o.ticket(slot)
+		if g := o.groups[t.group]; t.sorted && g != nil && g.holder == slot {
 			o.waiting -= len(g.wait) - g.first
-			delete(o.groups, key)
+			delete(o.groups, t.group)
 		}
 	}
 }

@@ -35,6 +35,7 @@ type ordered struct {
 	place
 	key      uint64
 	attempts uint32
+	putOff   bool // the present delivery's attempt was taken back
 	settled  bool
 	dying    bool
 	buried   bool
@@ -166,6 +167,7 @@ func (m *orderModel) took(r TakeRequest, got []Taken, verdicts map[place]Verdict
 		delete(verdicts, x.place)
 		if !again {
 			x.attempts++
+			x.putOff = false
 		}
 		if g.Attempt != x.attempts || g.Attempt > m.max {
 			m.failf("attempt of %v is %d, want %d of %d", x.place, g.Attempt, x.attempts, m.max)
@@ -315,8 +317,9 @@ func (m *orderModel) delay() {
 			x.attempts = max(x.attempts, 1)
 		}
 		x.delivery, x.until, x.attempt = n, m.now.Add(d), 0
-		if suspend && x.attempts > 0 {
+		if suspend && !x.putOff && x.attempts > 0 {
 			x.attempts--
+			x.putOff = true
 		}
 	}
 }
@@ -386,7 +389,7 @@ func (m *orderModel) crash(orderly bool) {
 		if x.delivery != 0 {
 			x.old = append(x.old, x.delivery)
 		}
-		x.settled, x.attempts, x.delivery, x.dying, x.buried = durable, r.Attempts, 0, false, false
+		x.settled, x.attempts, x.delivery, x.dying, x.buried, x.putOff = durable, r.Attempts, 0, false, false, false
 		x.attempt = r.Attempt
 		x.until = m.now
 		if !r.Visible.IsZero() {

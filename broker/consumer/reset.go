@@ -33,6 +33,13 @@ func (p *Progress) Floor(g zone.ConsumerGroup, t zone.Topic, queue uint16) (uint
 	return q.floor, true
 }
 
+// StandsAt reports whether all below the offset is settled in a queue of the group,
+// and nothing is known of what follows.
+func (p *Progress) StandsAt(g zone.ConsumerGroup, t zone.Topic, queue uint16, offset uint64) bool {
+	q := p.lookup(g, t, queue)
+	return q != nil && q.floor == offset && len(q.acked) == 0 && len(q.retries) == 0
+}
+
 // QueueState returns a copy of the group's progress in one queue; false when it
 // does not have the queue.
 func (p *Progress) QueueState(g zone.ConsumerGroup, t zone.Topic, queue uint16) (QueueState, bool) {
@@ -58,7 +65,8 @@ func (p *Progress) Marks(g zone.ConsumerGroup, t zone.Topic, fn func(queue uint1
 const stale Verdict = 255
 
 // Reset has the dispatcher go on from the state that a queue has after a reset. It
-// looks at everything in hands. What a running Take has matched is delivered
+// costs what the queue has in hands, each of which was delivered before, and no more.
+// What a running Take has matched is delivered
 // nevertheless, under a handle that decides nothing; a message whose copy for the
 // dead-letter topic is being written may be delivered again besides.
 func (d *Dispatcher) Reset(s *QueueState, now Instant, wall time.Time) {
@@ -69,18 +77,16 @@ func (d *Dispatcher) Reset(s *QueueState, now Instant, wall time.Time) {
 		return // made after the reset
 	}
 	if d.order != nil {
-		d.order.forget(s.Queue)
+		d.forgetGroups(q)
 	}
-	for p, slot := range d.table {
-		if p.queue == s.Queue {
-			d.drop(slot)
-		}
+	for q.entries != none {
+		d.drop(q.entries)
 	}
 	d.buried.forget(s.Queue)
 	d.fresh -= q.back.count() + q.end - q.cursor
 	d.claimed -= int(q.claimed.count())
 	end := q.end
-	*q = dispatchQueue{queue: q.queue, again: emptyList}
+	*q = dispatchQueue{queue: q.queue, again: emptyList, entries: none}
 	d.load(s, now, wall)
 	if end > q.end {
 		d.fresh += end - q.end
@@ -89,13 +95,17 @@ func (d *Dispatcher) Reset(s *QueueState, now Instant, wall time.Time) {
 }
 
 // InHands returns how many messages of a queue from an offset on consumers have, or
-// wait for a retry or the dead-letter topic. It looks at everything in hands.
+// wait for a retry or the dead-letter topic. It looks at all of the queue.
 func (d *Dispatcher) InHands(queue uint16, from uint64) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	q := d.find(queue)
+	if q == nil {
+		return 0
+	}
 	n := 0
-	for p := range d.table {
-		if p.queue == queue && p.offset >= from {
+	for slot := q.entries; slot != none; slot = d.entries[slot].qnext {
+		if d.entries[slot].offset >= from {
 			n++
 		}
 	}
@@ -104,7 +114,7 @@ func (d *Dispatcher) InHands(queue uint16, from uint64) int {
 
 // StandsAt reports whether a reset of the queue to the offset would change nothing:
 // all below it is settled, and from it on nothing was ever looked at. It counts what
-// is not logged yet. It looks at everything in hands.
+// is not logged yet.
 func (d *Dispatcher) StandsAt(queue uint16, offset uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,15 +122,7 @@ func (d *Dispatcher) StandsAt(queue uint16, offset uint64) bool {
 	if q == nil {
 		return offset == 0
 	}
-	if q.cursor != offset || len(q.back) > 0 || len(q.claimed) > 0 {
-		return false
-	}
-	for p := range d.table {
-		if p.queue == queue {
-			return false
-		}
-	}
-	return true
+	return q.cursor == offset && len(q.back) == 0 && len(q.claimed) == 0 && q.entries == none
 }
 
 // overtaken is the delivery of a claim whose queue was reset meanwhile. Its number

@@ -152,3 +152,21 @@ func TestMarksAreInDeltasAndSnapshots(t *testing.T) {
 		t.Error("a delta with another mark counts")
 	}
 }
+
+// BenchmarkResetBesideManyInHands resets a queue of which one message is in hands,
+// beside another that has as many as may be.
+func BenchmarkResetBesideManyInHands(b *testing.B) {
+	p := NewProgress()
+	p.Create("g", "t", 0, 0)
+	p.Create("g", "t", 1, 0)
+	d := NewDispatcher(Options{Group: "g", Topic: "t"}, p.State("g", "t"), 0, wall0)
+	d.Advance(0, 1)
+	d.Advance(1, defaultMaxInFlight)
+	d.Take(TakeRequest{Max: defaultMaxInFlight, Invisible: time.Hour}, nil)
+	for n := uint64(1); b.Loop(); n++ {
+		p.Reset("g", "t", 0, 0, n)
+		s, _ := p.QueueState("g", "t", 0)
+		d.Reset(&s, 0, wall0)
+		d.Take(TakeRequest{Max: 1, Invisible: time.Hour}, nil)
+	}
+}

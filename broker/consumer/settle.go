@@ -35,8 +35,9 @@ func (d *Dispatcher) ChangeInvisible(now Instant, queue uint16, offset, delivery
 	return d.changeInvisible(now, queue, offset, delivery, delay, false)
 }
 
-// Suspend is ChangeInvisible for a consumer that did not begin with the message:
-// its delivery does not count as an attempt.
+// Suspend is ChangeInvisible for a consumer that did not begin with the message: its
+// delivery does not count as an attempt. That is taken back once, however often the
+// delivery is suspended by this process.
 func (d *Dispatcher) Suspend(now Instant, queue uint16, offset, delivery uint64, delay time.Duration) (uint64, error) {
 	return d.changeInvisible(now, queue, offset, delivery, delay, true)
 }
@@ -58,8 +59,9 @@ func (d *Dispatcher) changeInvisible(now Instant, queue uint16, offset, delivery
 	}
 	e.delivery = number
 	e.renew = false
-	if suspend && e.attempts > 0 {
+	if suspend && !e.putOff && e.attempts > 0 {
 		e.attempts--
+		e.putOff = true
 	}
 	if e.status == parked {
 		e.deadline = now.Add(min(max(delay, 0), maxHold))

@@ -34,12 +34,15 @@ type entry struct {
 	at       int32   // index in the heap, while held
 	prev     int32   // in the list; none = first
 	next     int32   // in the list or the free list; none = last
+	qprev    int32   // among the entries of its queue; none = first
+	qnext    int32   // likewise; none = last
 	status   status
 	renewals uint8
 	renew    bool // to be extended at expiry
 	renewed  bool // was delivered as renewable: its first handle stays valid
 	condemn  bool // goes to the dead-letter topic whatever its attempts
 	dirty    bool // in retried of its queue
+	putOff   bool // its present delivery was suspended: its attempt is taken back
 }
 
 // none marks the absence of a slot.
@@ -54,8 +57,9 @@ func (d *Dispatcher) insert(p place) int32 {
 	} else {
 		d.free = d.entries[slot].next
 	}
-	d.entries[slot] = entry{place: p, at: none, prev: none, next: none}
+	d.entries[slot] = entry{place: p, at: none, prev: none, next: none, qprev: none, qnext: none}
 	d.table[p] = slot
+	d.enter(d.find(p.queue), slot)
 	return slot
 }
 
@@ -65,10 +69,33 @@ func (d *Dispatcher) drop(slot int32) {
 	e := &d.entries[slot]
 	p := e.place
 	delete(d.table, p)
+	d.exit(d.find(p.queue), slot)
 	*e = entry{at: none, prev: none, next: d.free}
 	d.free = slot
 	if d.order != nil {
 		d.leaveGroup(slot, p)
+	}
+}
+
+// enter puts an entry among those of its queue.
+func (d *Dispatcher) enter(q *dispatchQueue, slot int32) {
+	if q.entries != none {
+		d.entries[q.entries].qprev = slot
+	}
+	d.entries[slot].qnext = q.entries
+	q.entries = slot
+}
+
+// exit takes an entry out of those of its queue.
+func (d *Dispatcher) exit(q *dispatchQueue, slot int32) {
+	e := &d.entries[slot]
+	if e.qnext != none {
+		d.entries[e.qnext].qprev = e.qprev
+	}
+	if e.qprev != none {
+		d.entries[e.qprev].qnext = e.qnext
+	} else {
+		q.entries = e.qnext
 	}
 }
 

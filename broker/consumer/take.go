@@ -239,6 +239,7 @@ func (d *Dispatcher) deliver(r *TakeRequest, c *claim) Taken {
 	e := &d.entries[c.slot]
 	if !c.again {
 		e.attempts++
+		e.putOff = false
 	}
 	e.delivery, e.first = d.number, d.number
 	e.received, e.client, e.renewals = r.Now, "", 0
