@@ -15,7 +15,7 @@ const (
 	// long; clients send heartbeats every 10 s, Rust every 30 s.
 	clientTTL = 120 * time.Second
 	// aliveTTL is how long a client without a Telemetry stream counts as alive:
-	// just above the slowest heartbeat.
+	// just above the slowest heartbeat. After a stream broke it may be less (gone.go).
 	aliveTTL = 35 * time.Second
 	// expireEvery is how often the state is swept.
 	expireEvery = 10 * time.Second
@@ -34,6 +34,9 @@ type client struct {
 	info     atomic.Pointer[clientInfo]
 	lastSeen atomic.Int64 // nanoseconds since the registry began
 	sessions []*session   // guarded by registry.mu; oldest first
+	renews   atomic.Bool  // it is a push consumer: the broker renews what it received
+	broke    int64        // when its last stream ended, as lastSeen; -1 = none has; guarded by registry.mu
+	told     int64        // when the store was told of its end, as lastSeen; -1 = never; guarded by registry.mu
 }
 
 // session is one Telemetry stream.
@@ -61,12 +64,14 @@ type registry struct {
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
 	full    uint64             // guarded by mu; clients that found no place
+	away    map[string]*client // guarded by mu; of these: without a stream
+	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
 
 	producers map[zone.Topic]*roster // guarded by mu; of topics that have any
 }
 
 func newRegistry(limit int) *registry {
-	return &registry{max: limit, begin: time.Now(), clients: map[string]*client{}, producers: map[zone.Topic]*roster{}}
+	return &registry{max: limit, begin: time.Now(), clients: map[string]*client{}, away: map[string]*client{}, producers: map[zone.Topic]*roster{}}
 }
 
 func (r *registry) now() int64 { return int64(time.Since(r.begin)) }
@@ -86,6 +91,9 @@ func (r *registry) see(id string, kind pb.ClientType) (info clientInfo, known bo
 		}
 	}
 	c.lastSeen.Store(r.now())
+	if renewed(kind) && !c.renews.Load() {
+		c.renews.Store(true)
+	}
 	old := c.info.Load()
 	if old.kind != pb.ClientType_CLIENT_TYPE_UNSPECIFIED || kind == pb.ClientType_CLIENT_TYPE_UNSPECIFIED {
 		return *old, true
@@ -109,10 +117,10 @@ func (r *registry) add(id string, info clientInfo) *client {
 		r.full++
 		return nil
 	}
-	c := &client{}
+	c := &client{broke: -1, told: -1}
 	c.info.Store(&info)
 	c.lastSeen.Store(r.now())
-	r.clients[id] = c
+	r.clients[id], r.away[id] = c, c
 	return c
 }
 
@@ -126,6 +134,7 @@ func (r *registry) attach(id string, s *session) bool {
 		return false
 	}
 	c.lastSeen.Store(r.now())
+	delete(r.away, id)
 	c.sessions = append(c.sessions, s)
 	if len(c.sessions) > maxSessions {
 		c.sessions[0].stop()
@@ -157,7 +166,11 @@ func (r *registry) detach(id string, s *session) {
 	defer r.mu.Unlock()
 	r.unseat(s)
 	if c := r.clients[id]; c != nil {
+		had := len(c.sessions)
 		c.sessions = slices.DeleteFunc(c.sessions, func(o *session) bool { return o == s })
+		if had > 0 && len(c.sessions) == 0 {
+			c.broke, r.away[id] = r.now(), c
+		}
 	}
 }
 
@@ -169,8 +182,10 @@ func (r *registry) drop(id string) {
 		for _, s := range c.sessions {
 			r.unseat(s)
 		}
+		r.leave(id, c)
 	}
 	delete(r.clients, id)
+	delete(r.away, id)
 }
 
 // kind returns the client's type, 0 when it is not known.
@@ -188,7 +203,7 @@ func (r *registry) alive(id string) bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	c := r.clients[id]
-	return c != nil && (len(c.sessions) > 0 || r.now()-c.lastSeen.Load() < int64(aliveTTL))
+	return c != nil && c.lives(r.now())
 }
 
 // expire drops the clients that were not heard of for clientTTL and ends their
@@ -205,7 +220,9 @@ func (r *registry) expire() {
 			s.stop()
 			r.unseat(s)
 		}
+		r.leave(id, c)
 		delete(r.clients, id)
+		delete(r.away, id)
 	}
 }
 

@@ -120,6 +120,7 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 	served := make(chan error, 1)
 	wg.Go(func() { served <- s.grpc.Serve(s.conns.over(sniff)) })
 	wg.Go(s.expireLoop)
+	wg.Go(s.goneLoop)
 	if s.guard != nil {
 		wg.Go(func() { s.guard.follow(s.stopping) })
 	}

@@ -27,6 +27,9 @@ type Store interface {
 	ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
 	// Suspend is ChangeInvisible without counting the delivery as an attempt.
 	Suspend(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
+	// ClientsGone asks whether these clients still live (Server.Alive): what one that
+	// does not was given under Renew comes back.
+	ClientsGone(clientIDs []string)
 	// DeadLetter moves the message to the group's dead-letter topic. At nil the
 	// move is durable as a whole. It is idempotent.
 	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error

@@ -29,6 +29,7 @@ type memStore struct {
 	settle  func(op, handle string) error                        // before settling
 	last    broker.ReceiveRequest
 	waits   []time.Duration // of ChangeInvisible
+	gone    []string        // of ClientsGone
 }
 
 // hold is one message's state in a consumer group.
@@ -44,6 +45,13 @@ func newMemStore(topo *zone.Topology) *memStore {
 }
 
 func (s *memStore) Topology() *zone.Topology { return s.topo }
+
+// ClientsGone implements Store: this one renews nothing.
+func (s *memStore) ClientsGone(ids []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gone = append(s.gone, ids...)
+}
 
 // Recall implements Store: nothing waits here.
 func (s *memStore) Recall(_ context.Context, t zone.Topic, _ string) (string, error) {
