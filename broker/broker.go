@@ -76,7 +76,7 @@ type Broker struct {
 	topoMu    sync.Mutex // one ApplyTopology at a time
 	replaying sync.Mutex // one Replay at a time
 
-	alive  atomic.Pointer[func(string) bool]
+	alive  atomic.Pointer[func(string, uint64) bool]
 	caller atomic.Pointer[Caller]
 	calls  map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
 
@@ -330,10 +330,12 @@ func (b *Broker) Group() *zone.GroupInfo { return b.view.Load().group }
 // Zone returns this broker's zone in the topology in force.
 func (b *Broker) Zone() *zone.ZoneInfo { return b.view.Load().zone }
 
-// SetLiveness sets who is asked at the expiry of a Renew delivery whether its
-// holder still lives; without it every holder counts as living. f must not
-// block or call the broker.
-func (b *Broker) SetLiveness(f func(holder string) bool) { b.alive.Store(&f) }
+// SetLiveness sets who is asked at the expiry of a Renew delivery whether its client
+// still lives; without it every client counts as living. At the first expiries it is
+// asked by the connection, too, that was to bring the delivery (ReceiveRequest.Link):
+// when that has broken, the client may not know that it has the message. Later on
+// that is certain, and link is 0. f must not block or call the broker.
+func (b *Broker) SetLiveness(f func(clientID string, link uint64) bool) { b.alive.Store(&f) }
 
 // ClientsGone asks at once, and not only at the next expiry, whether these clients
 // still live (SetLiveness): what one of them that does not has in hands under Renew
@@ -350,9 +352,9 @@ func (b *Broker) ClientsGone(clientIDs []string) {
 	poke(b.kick)
 }
 
-func (b *Broker) isAlive(client string) bool {
+func (b *Broker) isAlive(client string, link uint64) bool {
 	f := b.alive.Load()
-	return f == nil || (*f)(client)
+	return f == nil || (*f)(client, link)
 }
 
 // poke makes a send to a channel of capacity 1 that never blocks.

@@ -122,10 +122,22 @@ type ReceiveRequest struct {
 	MaxBytes  int           // stop before this many body bytes, but return at least one message; 0 = no bound
 	Invisible time.Duration // how long the messages are hidden from others
 	Wait      time.Duration // how long to wait for the first message
-	Renew     bool          // renew the invisible time at expiry while its holder lives (SetLiveness)
+	Renew     bool          // renew the invisible time at expiry while the client lives (SetLiveness)
 	ClientID  string
 	AttemptID string
-	Holder    string // of whom SetLiveness is asked under Renew; empty: ClientID
+	Link      uint64 // of the connection over which the answer goes, for SetLiveness; 0 = none
+	Room      Room   // of the bytes of what is read; nil = no bound
+}
+
+// Room bounds the bytes of messages that are in memory for those who receive them. Its
+// methods must not block.
+type Room interface {
+	// Take takes room for a message before it is read; false when there is none. Then
+	// the message stays where it is.
+	Take(bytes int) bool
+	// Give gives back what was taken for a message that a filter left out. The room of
+	// the messages that were returned is the caller's.
+	Give(bytes int)
 }
 
 // Delivery is one message in a consumer's hands.

@@ -106,7 +106,7 @@ func TestRenewedDeliveryComesBackWhenItsClientIsGone(t *testing.T) {
 		defer s.Close()
 		alive := make(chan bool, 1)
 		alive <- true
-		s.SetLiveness(func(string) bool { v := <-alive; alive <- v; return v })
+		s.SetLiveness(func(string, uint64) bool { v := <-alive; alive <- v; return v })
 		s.publish(s.message("orders", "m"))
 		list, err := s.Receive(t.Context(), ReceiveRequest{Group: "orders-billing", Topic: "orders", Filter: Filter{All: true},
 			Max: 1, Invisible: 10 * time.Second, Renew: true, ClientID: "c"})

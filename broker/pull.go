@@ -23,6 +23,7 @@ type PullRequest struct {
 	Max      int           // at most so many messages; below 1 is as 1
 	MaxBytes int           // stop before this many body bytes, but return at least one message; 0 = no bound
 	Wait     time.Duration // how long to wait for the first message
+	Room     Room          // of the bytes of what is read; nil = no bound
 }
 
 // Pulled is what a pull found.
@@ -102,7 +103,7 @@ func (b *Broker) pull(ctx context.Context, q *queueAt, r *PullRequest, out *Pull
 	b.mu.RLock()
 	queues := slices.Clone(q.topic.queues)
 	b.mu.RUnlock()
-	t := newTaker(ctx, b, &hands{topic: q.topic}, &ReceiveRequest{Group: r.Group, Topic: r.Topic, Filter: r.Filter, MaxBytes: r.MaxBytes}, queues)
+	t := newTaker(ctx, b, &hands{topic: q.topic}, &ReceiveRequest{Group: r.Group, Topic: r.Topic, Filter: r.Filter, MaxBytes: r.MaxBytes, Room: r.Room}, queues)
 	next := q.q.index.Next()
 	for examined := 0; out.Next < next && len(out.Messages) < r.Max; examined++ {
 		if examined == maxPulled {
@@ -114,6 +115,9 @@ func (b *Broker) pull(ctx context.Context, q *queueAt, r *PullRequest, out *Pull
 			out.Messages = append(out.Messages, Delivery{Record: v, Topic: q.topic.name, Queue: q.n, Offset: int64(out.Next), Attempt: 1, Stored: v.Stored()})
 		case consumer.Skip:
 		case consumer.Stop:
+			if t.full && len(out.Messages) == 0 {
+				return false, noRoom("pull", r.Group, r.Topic)
+			}
 			return false, nil
 		default:
 			if len(out.Messages) > 0 {

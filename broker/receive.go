@@ -1,7 +1,6 @@
 package broker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/replication/record"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // minInvisible is the shortest invisible time: less would have a message back
@@ -21,7 +21,8 @@ const minInvisible = 10 * time.Millisecond
 // for the invisible time. It waits for at least one message; it returns none
 // and no error when the wait is over. A message that expires unacknowledged is
 // delivered again, and goes to the dead-letter topic after the group's maximum
-// of deliveries. It costs no goroutine while it waits.
+// of deliveries. It costs no goroutine while it waits. KindBusy when there is a
+// message, and no room for it.
 //
 // Messages that the filter excludes are settled for the group. Messages of a
 // dead-letter topic have no maximum of deliveries.
@@ -114,6 +115,7 @@ type taker struct {
 	queues []*topicQueue
 	marks  *map[uint16]uint64 // of before the take: a handle is never newer than its delivery
 	bytes  int
+	full   bool          // there was no room for a message
 	read   []record.View // what was let through, in the order of the answers
 }
 
@@ -137,7 +139,7 @@ func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest, attempt 
 	t := newTaker(ctx, b, h, r, queues)
 	now := b.now()
 	got, more := h.disp.Take(consumer.TakeRequest{
-		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: cmp.Or(r.Holder, r.ClientID), Match: t.match,
+		Now: now, Max: r.Max, Invisible: r.Invisible, Renew: r.Renew, Client: r.ClientID, Link: r.Link, Match: t.match,
 		Key: t.key, Attempt: attempt,
 	}, nil)
 	poke(b.kick) // the filter may have settled some, an expiry is due later
@@ -145,8 +147,16 @@ func (b *Broker) take(ctx context.Context, h *hands, r *ReceiveRequest, attempt 
 	for i := range got {
 		list = append(list, t.delivery(&got[i], t.read[i]))
 	}
+	if t.full && len(list) == 0 {
+		return nil, false, noRoom("receive", r.Group, r.Topic)
+	}
 	b.metrics.received(len(list))
 	return list, more, nil
+}
+
+// noRoom refuses a call whose first message has no room.
+func noRoom(op string, g zone.ConsumerGroup, t zone.Topic) error {
+	return &Error{Op: op, Kind: KindBusy, Group: g, Topic: t, Text: "clients have not read what they were sent before; there is no room for more"}
 }
 
 // match looks at a message: first at the hash of its tag, which costs no
@@ -165,6 +175,22 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	if t.r.Filter.SQL != nil && t.ctx.Err() != nil {
 		return consumer.Stop // each costs a read of the log and an evaluation
 	}
+	if t.r.Room == nil {
+		return t.look(q, offset, e)
+	}
+	if !t.r.Room.Take(int(e.Size)) {
+		t.full = true
+		return consumer.Stop
+	}
+	verdict := t.look(q, offset, e)
+	if verdict != consumer.Deliver {
+		t.r.Room.Give(int(e.Size))
+	}
+	return verdict
+}
+
+// look reads a message.
+func (t *taker) look(q uint16, offset uint64, e queue.Entry) consumer.Verdict {
 	v, err := t.b.readMessage(t.queues[q], offset, e)
 	if err != nil {
 		return t.unreadable(q, offset, err)

@@ -41,9 +41,10 @@ type Options struct {
 	// FirstDelivery is where delivery numbers begin; it must be above all
 	// numbers that earlier processes on this store gave (lineage epoch << 40).
 	FirstDelivery uint64
-	// Alive reports whether a client is connected; asked when a renewable
-	// delivery runs out, never under the mutex. nil means always.
-	Alive func(client string) bool
+	// Alive reports whether a client is connected; asked when a renewable delivery
+	// runs out, never under the mutex. nil means always. link names the connection
+	// that was to bring the delivery, until that is known to have arrived; 0 = any.
+	Alive func(client string, link uint64) bool
 	// InOrder keeps each message group in order, one message of it in hands at a
 	// time; every Take then needs a Key. MaxWaiting bounds how many messages are
 	// known to wait behind an earlier one of their message group: beyond, what

@@ -330,7 +330,7 @@ func TestExtendedDeliveryStaysWithItsOwner(t *testing.T) {
 
 func TestRenewalFollowsTheClient(t *testing.T) {
 	alive := true
-	d := fresh(Options{Alive: func(c string) bool { return alive && c == "c1" }}, 1, 2)
+	d := fresh(Options{Alive: func(c string, _ uint64) bool { return alive && c == "c1" }}, 1, 2)
 	got, _ := d.Take(TakeRequest{Max: 1, Invisible: time.Minute, Renew: true, Client: "c1"}, nil)
 	first := got[0]
 	// The steps of the protocol facts: 1, 3, 5, 10, 30, 60 minutes, three hours in all.
@@ -368,7 +368,7 @@ func TestRenewalFollowsTheClient(t *testing.T) {
 // back; the renewable deliveries of the others come again, though there are many.
 func TestClientsGoneAsksWhetherTheyLive(t *testing.T) {
 	var d *Dispatcher
-	d = fresh(Options{Alive: func(client string) bool {
+	d = fresh(Options{Alive: func(client string, _ uint64) bool {
 		if client == "c3" {
 			t.Error("a client was asked about that nobody missed")
 		}
@@ -445,7 +445,7 @@ func TestFirstHandleOfARenewableDeliveryStaysValid(t *testing.T) {
 
 func TestAliveMayCallBack(t *testing.T) {
 	var d *Dispatcher
-	d = fresh(Options{Alive: func(string) bool {
+	d = fresh(Options{Alive: func(string, uint64) bool {
 		got := d.Stats() // the mutex is free
 		d.ClientsGone(minute, map[string]struct{}{"c": {}})
 		return got.InFlight > 0
@@ -542,5 +542,25 @@ func TestInFlightIsBounded(t *testing.T) {
 	}
 	if got := take(d, minute, 64); len(got) != 10 || got[0].Attempt != 2 {
 		t.Fatalf("redeliveries need room: %v", got)
+	}
+}
+
+// TestALostAnswerIsRenewedNoMore: the connection that was to bring a delivery broke
+// before it is known to have arrived, or later. Its client lives on.
+func TestALostAnswerIsRenewedNoMore(t *testing.T) {
+	for _, tt := range []struct {
+		breaks Instant
+		back   bool
+	}{{minute / 4, true}, {minute, true}, {2 * minute, false}} {
+		var now Instant
+		d := fresh(Options{Alive: func(_ string, link uint64) bool { return link == 0 || now < tt.breaks }}, 1, 1)
+		d.Take(TakeRequest{Max: 1, Invisible: 30 * time.Second, Renew: true, Client: "c", Link: 7}, nil)
+		came := false
+		for now = 0; now < 30*minute && !came; now += second {
+			came = len(take(d, now, 1)) > 0
+		}
+		if came != tt.back {
+			t.Errorf("the connection broke after %v: came again %v, want %v", time.Duration(tt.breaks), came, tt.back)
+		}
 	}
 }

@@ -17,8 +17,14 @@ type question struct {
 	slot     int32
 	delivery uint64
 	client   string
+	link     uint64 // 0 = whichever: the delivery has arrived
 	alive    bool
 }
+
+// arrived is how many renewals prove that a delivery has reached its client: the
+// first lasts a minute, and a connection that brings nothing breaks within the 50 s of
+// the front end's keepalive.
+const arrived = 2
 
 // Expire takes back what has run out by now: to be delivered again, or to the
 // dead-letter topic when its attempts are used up. What is renewable and whose
@@ -46,10 +52,10 @@ func (d *Dispatcher) Expire(now Instant) {
 		switch {
 		case d.opts.Alive == nil:
 			q.alive = true
-		case i > 0 && asked[i-1].client == q.client:
+		case i > 0 && asked[i-1].client == q.client && asked[i-1].link == q.link:
 			q.alive = asked[i-1].alive
 		default:
-			q.alive = d.opts.Alive(q.client)
+			q.alive = d.opts.Alive(q.client, q.link)
 		}
 	}
 	d.mu.Lock()
@@ -72,7 +78,11 @@ func (d *Dispatcher) expire(now Instant, asked *[]question) {
 		d.unheap(slot)
 		if e.renew {
 			e.status = asking
-			*asked = append(*asked, question{slot: slot, delivery: e.delivery, client: e.client})
+			q := question{slot: slot, delivery: e.delivery, client: e.client}
+			if e.renewals < arrived {
+				q.link = e.link
+			}
+			*asked = append(*asked, q)
 			continue
 		}
 		d.lapse(slot)

@@ -15,7 +15,7 @@ import (
 func TestParallelTakesShareTheMessages(t *testing.T) {
 	const queues, each = 3, 1500
 	var alive atomic.Bool
-	d := fresh(Options{MaxAttempts: 1 << 20, MaxInFlight: 500, Alive: func(string) bool { return alive.Load() }}, queues, 0)
+	d := fresh(Options{MaxAttempts: 1 << 20, MaxInFlight: 500, Alive: func(string, uint64) bool { return alive.Load() }}, queues, 0)
 	var clock atomic.Int64
 	var settles [queues][each]int // as told by deltas
 	var left atomic.Int64

@@ -29,6 +29,7 @@ type entry struct {
 	deadline Instant // while held
 	received Instant // when the attempt was delivered; bounds its renewals
 	client   string  // to whom, when renewable
+	link     uint64  // over which connection
 	attempts uint32  // deliveries so far
 	logged   uint32  // attempts that a delta told last
 	at       int32   // index in the heap, while held

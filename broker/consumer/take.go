@@ -20,6 +20,7 @@ type TakeRequest struct {
 	Invisible time.Duration // how long they stay in hands; at most 24 hours
 	Renew     bool          // extended at expiry while Alive(Client)
 	Client    string        // needed for Renew only
+	Link      uint64        // of the connection, for Alive
 	// Match is called without the mutex, for new messages in ascending runs
 	// of a queue. nil delivers everything. The order in which it answers
 	// Deliver is the order of the result, so that the caller can keep what it
@@ -245,7 +246,7 @@ func (d *Dispatcher) deliver(r *TakeRequest, c *claim) Taken {
 	e.received, e.client, e.renewals = r.Now, "", 0
 	e.renew, e.renewed = r.Renew, r.Renew
 	if r.Renew {
-		e.client = r.Client
+		e.client, e.link = r.Client, r.Link
 	}
 	if d.order != nil {
 		d.inHands(c.slot, r.Attempt)

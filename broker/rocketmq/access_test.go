@@ -313,7 +313,7 @@ func TestWhoMayDoes(t *testing.T) {
 	if _, err := c.NotifyClientTermination(signedAs(within(t), "same", "reader", readSecret), &pb.NotifyClientTerminationRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if !b.Alive("payments|same") {
+	if !b.Alive("payments|same", 0) {
 		t.Error("another user ended the client")
 	}
 	if n := b.memory.line.Len(); n != 0 {

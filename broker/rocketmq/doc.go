@@ -17,17 +17,30 @@
 // The bytes of requests, over all connections, are bounded (memory.go). Without
 // room a send is answered with TOO_MANY_REQUESTS; a request of any kind that has been
 // arriving for too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
-// So does a pull, or a Telemetry stream with a question about a half message, that
-// its client does not read; pulled messages that wait to be read are bounded, too
-// (answers.go).
+// So does a receive, a pull, or a Telemetry stream with a question about a half message,
+// that its client does not read.
+//
+// What clients do not read of their answers is bounded for each connection and over all
+// (answers.go): a message without room is not read from the log, and those of an answer
+// that broke off are given back. Who reads nothing loses its connection, so that it
+// keeps nobody else from receiving.
+//
+// # The end of a client
+//
+// What a push consumer received is renewed while it lives. Its end is seen by its
+// goodbye, by its Telemetry stream that breaks and does not come back within seconds,
+// or by its silence (gone.go); the Store is told, and what it held comes back as another
+// attempt. Its acknowledgements count until then. A client that is slow, with an open
+// stream or heartbeats, keeps what it has.
 //
 // # Lost answers
 //
-// What a push consumer receives is renewed while the client lives and the connection
-// that brought it stands (connections.go): with a connection that breaks an answer
-// may be lost, and a client that does not know of it never acknowledges. Its messages
-// come again when their time is over, or at once where it repeats the attempt id. A
-// client that reconnects in the middle of its work may see a message twice for that.
+// What a push consumer receives is renewed while the client lives. With a connection
+// that breaks an answer may be lost, and a client that does not know of it never
+// acknowledges: a delivery that is too young to have surely arrived is renewed only
+// while the connection that brought it stands, too. It comes again when its time is
+// over, or at once where the client repeats the attempt id. A client that reconnects
+// soon after it received may see a message twice for that.
 //
 // # Traces
 //
@@ -110,7 +123,8 @@
 //
 // gRPC runs one goroutine for each call. Besides these, Run owns the accept loop,
 // one goroutine for each connection whose first bytes are awaited or whose TLS
-// handshake runs (bounded, one deadline), the expiry of clients, one that follows
+// handshake runs (bounded, one deadline), the expiry of clients, one that tells of
+// those that are gone, one that looks for connections that read nothing, one that follows
 // the AccessSource, and one reader for each Telemetry stream; it joins them all.
 // The handler of a Telemetry stream is the stream's only writer. Run of a Forwarder
 // owns the same of the listener's, one that follows the master, and one reader for

@@ -64,6 +64,13 @@ func (r *registry) leave(id string, c *client) {
 	}
 }
 
+// Alive reports whether a client is there to finish what it received: it is connected
+// or was heard of lately and, with a link, the connection of that number still stands.
+// The broker asks it whether to renew a delivery (SetLiveness). It does not block.
+func (s *Server) Alive(clientID string, link uint64) bool {
+	return (link == 0 || s.answers.isOpen(link)) && s.clients.alive(clientID)
+}
+
 // takeGone returns the push consumers whose end was seen since the last call.
 func (r *registry) takeGone() []string {
 	r.mu.Lock()

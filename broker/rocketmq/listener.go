@@ -39,6 +39,7 @@ type sniffer struct {
 	limit     int // open connections
 	log       *slog.Logger
 	refused   func(reason string)
+	answers   *answers // counts what each connection has not read
 
 	ready  chan net.Conn // unbuffered: Accept takes, or Close drops
 	ctx    context.Context
@@ -55,9 +56,9 @@ type sniffer struct {
 }
 
 // newSniffer takes over inner and starts accepting.
-func newSniffer(inner net.Listener, o *Options, refused func(reason string)) *sniffer {
+func newSniffer(inner net.Listener, o *Options, refused func(reason string), a *answers) *sniffer {
 	s := &sniffer{
-		inner: inner, plaintext: !o.PlaintextOff, limit: o.MaxConnections, log: o.Logger, refused: refused,
+		inner: inner, plaintext: !o.PlaintextOff, limit: o.MaxConnections, log: o.Logger, refused: refused, answers: a,
 		ready: make(chan net.Conn), pending: map[net.Conn]*list.Element{},
 	}
 	if o.TLS != nil {
@@ -164,7 +165,7 @@ func (s *sniffer) leave() {
 
 // greet reads the first byte and finishes the handshake within one deadline.
 func (s *sniffer) greet(raw net.Conn) {
-	c := &conn{Conn: raw, leave: s.leave}
+	c := &conn{Conn: raw, link: s.answers.open(raw), leave: s.leave}
 	served, reason := s.handshake(c)
 	s.mu.Lock()
 	if e := s.pending[raw]; e != nil {
@@ -221,6 +222,7 @@ func (s *sniffer) handshake(c *conn) (net.Conn, string) {
 // conn gives back the first byte and tells the listener when it is closed.
 type conn struct {
 	net.Conn
+	link  *link
 	leave func()
 	once  sync.Once
 	first [1]byte
@@ -240,6 +242,12 @@ func (c *conn) Read(p []byte) (int, error) {
 
 // Close closes the connection and frees its place.
 func (c *conn) Close() error {
-	c.once.Do(c.leave)
+	c.once.Do(func() {
+		c.leave()
+		c.link.leave()
+	})
 	return c.Conn.Close()
 }
+
+// RemoteAddr is the peer's address, by which calls find the connection.
+func (c *conn) RemoteAddr() net.Addr { return c.link }

@@ -114,7 +114,7 @@ func TestManySilentConnectionsKeepNobodyOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSniffer(inner, &Options{MaxConnections: 10_000, Logger: slog.New(slog.DiscardHandler)}, func(string) {})
+	s := newSniffer(inner, &Options{MaxConnections: 10_000, Logger: slog.New(slog.DiscardHandler)}, func(string) {}, newAnswers(leastRequests))
 	defer s.Close()
 	silent := func() int {
 		s.mu.Lock()

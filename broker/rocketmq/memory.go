@@ -301,6 +301,11 @@ func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
 		s.memory.cutOldest(patience)
 		return stream.SendMsg(&pb.SendMessageResponse{Status: s.memory.noRoom()})
 	}
+	l := s.answers.linkOf(ctx)
+	if err := s.answers.enter(l); err != nil {
+		s.memory.whole(r)
+		return err
+	}
 	req := new(pb.SendMessageRequest)
 	err := stream.RecvMsg(req)
 	s.memory.whole(r)
@@ -314,5 +319,5 @@ func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
 	if err != nil {
 		return err
 	}
-	return stream.SendMsg(resp)
+	return stream.SendMsg(l.counting(resp))
 }

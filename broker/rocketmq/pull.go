@@ -67,24 +67,19 @@ func (s *Server) PullMessage(req *pb.PullMessageRequest, stream grpc.ServerStrea
 	ctx := stream.Context()
 	r, st := s.pullRequest(ctx, req, start)
 	got := broker.Pulled{Next: uint64(max(req.GetOffset(), 0))}
+	answer := s.answers.begin(ctx)
+	defer answer.end()
+	r.Room = answer
 	if st == nil {
 		got, st = s.pull(ctx, r)
 	}
-	if len(got.Messages) > 0 {
-		give, full := s.answers.take(got.Messages)
-		if full != nil {
-			got, st = broker.Pulled{Next: r.Offset}, full
-		} else {
-			defer give()
-			defer s.hurry(ctx)()
-		}
-	}
+	answer.hurry(s, ctx)
 	key := setKey{operation: opPull, topic: string(r.Topic), group: string(r.Group), code: st.GetCode()}
 	defer func() { s.metrics.took(ctx, key, start) }()
 	if err := stream.Send(&pb.PullMessageResponse{Content: &pb.PullMessageResponse_Status{Status: st}}); err != nil {
 		return err
 	}
-	if err := s.sendPulled(ctx, req, r, got.Messages, stream); err != nil {
+	if err := s.sendPulled(ctx, req, r, got.Messages, stream, answer); err != nil {
 		return err
 	}
 	if len(got.Messages) > 0 {
@@ -94,7 +89,7 @@ func (s *Server) PullMessage(req *pb.PullMessageRequest, stream grpc.ServerStrea
 }
 
 // sendPulled sends the messages, each under its span when it is traced.
-func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r broker.PullRequest, got []broker.Delivery, stream grpc.ServerStreamingServer[pb.PullMessageResponse]) error {
+func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r broker.PullRequest, got []broker.Delivery, stream grpc.ServerStream, answer *answer) error {
 	var traced deliveries
 	if s.tracer.On() {
 		id, _ := clientID(ctx) // judged before
@@ -104,7 +99,7 @@ func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r b
 		m := s.message(req.GetMessageQueue().GetTopic(), &got[i])
 		m.SystemProperties.ReceiptHandle, m.SystemProperties.InvisibleDuration = nil, nil
 		span := traced.begin(s, i, m)
-		err := stream.Send(&pb.PullMessageResponse{Content: &pb.PullMessageResponse_Message{Message: m}})
+		err := answer.send(stream, &pb.PullMessageResponse{Content: &pb.PullMessageResponse_Message{Message: m}})
 		if span != nil {
 			endReceive(span, err)
 		}
@@ -119,9 +114,6 @@ func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r b
 // stops. The status is never nil.
 func (s *Server) pull(ctx context.Context, r broker.PullRequest) (broker.Pulled, *pb.Status) {
 	none := broker.Pulled{Next: r.Offset}
-	if st := s.answers.room(); st != nil {
-		return none, st
-	}
 	end, st := s.beginPoll(ctx)
 	if st != nil {
 		return none, st

@@ -28,6 +28,8 @@ const (
 	shortPoll = 10 * time.Millisecond
 	// returnTime bounds giving back what could not be sent.
 	returnTime = time.Second
+	// returnAfter is when a message comes back whose answer broke off behind it.
+	returnAfter = time.Second
 )
 
 // ReceiveMessage pops messages from all queues of this broker, whichever queue was
@@ -37,6 +39,9 @@ func (s *Server) ReceiveMessage(req *pb.ReceiveMessageRequest, stream grpc.Serve
 	start := time.Now()
 	ctx := stream.Context()
 	r, st := s.receiveRequest(ctx, req, start)
+	answer := s.answers.begin(ctx)
+	defer answer.end()
+	r.Room = answer
 	var got []broker.Delivery
 	if st == nil {
 		got, st = s.poll(ctx, r)
@@ -44,31 +49,41 @@ func (s *Server) ReceiveMessage(req *pb.ReceiveMessageRequest, stream grpc.Serve
 	s.tellDenied(ctx, req.GetGroup(), req.GetMessageQueue().GetTopic(), st)
 	key := setKey{operation: opReceive, topic: string(r.Topic), group: string(r.Group), code: st.GetCode()}
 	defer func() { s.metrics.took(ctx, key, start) }()
-	if err := stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Status{Status: st}}); err != nil {
-		s.giveBack(r, got)
+	answer.hurry(s, ctx)
+	sent, err := s.sendReceived(req, &r, got, st, stream, answer)
+	if err != nil {
+		s.giveBack(&r, got, sent)
 		return err
-	}
-	resource := req.GetMessageQueue().GetTopic()
-	var traced deliveries
-	if s.tracer.On() {
-		traced = s.traceReceive(&r, got)
-	}
-	for i := range got {
-		m := s.message(resource, &got[i])
-		span := traced.begin(s, i, m)
-		err := stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Message{Message: m}})
-		if span != nil {
-			endReceive(span, err)
-		}
-		if err != nil {
-			s.giveBack(r, got[i:])
-			return err
-		}
 	}
 	if len(got) > 0 {
 		s.metrics.delivered.Add(ctx, int64(len(got)), s.metrics.set(key).add...)
 	}
-	return stream.Send(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()}})
+	return nil
+}
+
+// sendReceived sends the whole answer and says how many messages gRPC took before an
+// error.
+func (s *Server) sendReceived(req *pb.ReceiveMessageRequest, r *broker.ReceiveRequest, got []broker.Delivery, st *pb.Status, stream grpc.ServerStream, answer *answer) (sent int, err error) {
+	if err := stream.SendMsg(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Status{Status: st}}); err != nil {
+		return 0, err
+	}
+	resource := req.GetMessageQueue().GetTopic()
+	var traced deliveries
+	if s.tracer.On() {
+		traced = s.traceReceive(r, got)
+	}
+	for i := range got {
+		m := s.message(resource, &got[i])
+		span := traced.begin(s, i, m)
+		err := answer.send(stream, &pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_Message{Message: m}})
+		if span != nil {
+			endReceive(span, err)
+		}
+		if err != nil {
+			return i, err
+		}
+	}
+	return len(got), stream.SendMsg(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()}})
 }
 
 // poll asks the store, bounded in number, and ends when the server stops. The
@@ -109,13 +124,23 @@ func (s *Server) beginPoll(ctx context.Context) (end func(), st *pb.Status) {
 	}, nil
 }
 
-// giveBack makes messages visible again that could not be sent to their consumer.
-// The call is over, so it has a time of its own.
-func (s *Server) giveBack(r broker.ReceiveRequest, got []broker.Delivery) {
+// giveBack makes the messages of an answer that broke off visible again: clients take
+// the whole answer or nothing of it. Those that were not sent count as no attempt.
+// Those that were do: a client may have failed at them. They come back a little later,
+// and only if their client would else have them renewed for as long as it lives. The
+// call is over, so it has a time of its own.
+func (s *Server) giveBack(r *broker.ReceiveRequest, got []broker.Delivery, sent int) {
 	ctx, cancel := context.WithTimeout(context.Background(), returnTime)
 	defer cancel()
 	for i := range got {
-		if _, err := s.store.ChangeInvisible(ctx, r.Group, r.Topic, got[i].Handle, 0); err != nil {
+		change, after := s.store.Suspend, time.Duration(0)
+		if i < sent {
+			if !r.Renew {
+				continue
+			}
+			change, after = s.store.ChangeInvisible, returnAfter
+		}
+		if _, err := change(ctx, r.Group, r.Topic, got[i].Handle, after); err != nil {
 			s.opts.Logger.Debug("undelivered message waits for its invisible time", "group", r.Group, "topic", r.Topic, "err", err)
 		}
 	}
@@ -168,7 +193,7 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 	r.Renew = req.GetAutoRenew() && known
 	r.ClientID = id
 	if r.Renew {
-		r.Holder = holderOf(ctx, id)
+		r.Link = s.answers.linkOf(ctx).number
 	}
 	if a := req.GetAttemptId(); len(a) <= maxMessageID {
 		r.AttemptID = a

@@ -37,14 +37,13 @@ type Server struct {
 	opts     Options
 	store    Store
 	clients  *registry
-	conns    *connections
 	guard    *guard // nil = off
 	filters  *filters
 	metrics  *instruments
 	tracer   *tracing.Tracer // nil = off
 	grpc     *grpc.Server
 	memory   *memory
-	answers  answers
+	answers  *answers
 	polls    chan struct{}           // one token for each waiting receive
 	refused  atomic.Uint64           // receives that found no token
 	sniff    atomic.Pointer[sniffer] // nil before Run
@@ -64,8 +63,8 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), conns: newConnections(), polls: make(chan struct{}, o.MaxPolls),
-		memory: newMemory(int64(o.MaxRequests)), answers: answers{limit: int64(o.MaxRequests)}, resend: resendAfter, sendTime: sendTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
+		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), resend: resendAfter, sendTime: sendTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func New(o Options) (*Server, error) {
 		grpc.ConnectionTimeout(handshakeTime),
 		grpc.WaitForHandlers(true),
 	}
-	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived}, []grpc.StreamServerInterceptor{s.memory.arriving}
+	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived, s.answers.counted}, []grpc.StreamServerInterceptor{s.memory.arriving, s.answers.entering}
 	if s.guard != nil {
 		unary, streams = append(unary, s.guard.unary), append(streams, s.stream)
 	}
@@ -114,13 +113,14 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 }
 
 func (s *Server) run(ctx context.Context, l net.Listener) error {
-	sniff := newSniffer(l, &s.opts, s.metrics.refuse)
+	sniff := newSniffer(l, &s.opts, s.metrics.refuse, s.answers)
 	s.sniff.Store(sniff)
 	var wg sync.WaitGroup
 	served := make(chan error, 1)
-	wg.Go(func() { served <- s.grpc.Serve(s.conns.over(sniff)) })
+	wg.Go(func() { served <- s.grpc.Serve(sniff) })
 	wg.Go(s.expireLoop)
 	wg.Go(s.goneLoop)
+	wg.Go(s.sweepLoop)
 	if s.guard != nil {
 		wg.Go(func() { s.guard.follow(s.stopping) })
 	}

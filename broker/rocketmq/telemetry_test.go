@@ -291,8 +291,8 @@ func TestQ5_HeartbeatAsTheVeryFirstCall(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, resp.GetStatus(), code)
-		if b.Alive(id) != (code == pb.Code_OK) {
-			t.Errorf("%s alive: %v", id, b.Alive(id))
+		if b.Alive(id, 0) != (code == pb.Code_OK) {
+			t.Errorf("%s alive: %v", id, b.Alive(id, 0))
 		}
 	}
 }

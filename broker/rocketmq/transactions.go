@@ -72,7 +72,8 @@ func (s *Server) sendCheck(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 	sp := m.SystemProperties
 	sp.ReceiptHandle, sp.QueueOffset, sp.InvisibleDuration = nil, nil, nil // it was not received
 	command := &pb.RecoverOrphanedTransactionCommand{Message: m, TransactionId: half.TransactionID}
-	defer s.hurry(stream.Context())()
+	_, stop := s.hurry(stream.Context(), func() {})
+	defer stop()
 	err := stream.Send(&pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: command}})
 	if err == nil {
 		c.back.Sent()

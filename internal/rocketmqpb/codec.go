@@ -22,6 +22,9 @@ func (codec) Name() string { return "proto" }
 
 // Marshal encodes a message into a reused buffer.
 func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	if o, ok := v.(*outgoing); ok {
+		return o.box.encode(o.Message)
+	}
 	m, ok := v.(proto.Message)
 	if !ok {
 		return nil, fmt.Errorf("rocketmqpb: %T is no message", v)

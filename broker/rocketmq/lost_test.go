@@ -19,29 +19,29 @@ func TestABrokenConnectionEndsRenewal(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := b.dial(t, nil)
-	receive := func(c pb.MessagingServiceClient, id string) string {
+	receive := func(c pb.MessagingServiceClient, id string) uint64 {
 		mustSend(t, other, msg("t", id, nil))
 		if got, err := tryPull(as(t, "pusher"), c, push("g", "t", time.Second)); err != nil || len(got.msgs) != 1 {
 			t.Fatal(got, err)
 		}
 		b.store.mu.Lock()
 		defer b.store.mu.Unlock()
-		return b.store.last.Holder
+		return b.store.last.Link
 	}
 	broken, standing := receive(pb.NewMessagingServiceClient(conn), "M1"), receive(other, "M2")
-	if !b.Alive(broken) || !b.Alive(standing) {
-		t.Fatalf("%q and %q: alive %v and %v", broken, standing, b.Alive(broken), b.Alive(standing))
+	if broken == standing || !b.Alive("pusher", broken) || !b.Alive("pusher", standing) {
+		t.Fatalf("connections %d and %d: alive %v and %v", broken, standing, b.Alive("pusher", broken), b.Alive("pusher", standing))
 	}
 	conn.Close()
-	for end := time.Now().Add(20 * time.Second); b.Alive(broken); {
+	for end := time.Now().Add(20 * time.Second); b.Alive("pusher", broken); {
 		if _, err := other.Heartbeat(as(t, "pusher"), &pb.HeartbeatRequest{ClientType: pb.ClientType_PUSH_CONSUMER}); err != nil || time.Now().After(end) {
 			t.Fatalf("what the broken connection brought is renewed further: %v", err)
 		}
 	}
-	if !b.Alive(standing) {
+	if !b.Alive("pusher", standing) {
 		t.Error("what the other connection brought is not renewed")
 	}
-	if !b.Alive("pusher") || b.Alive("1 stranger") || b.Alive("99 pusher") {
-		t.Error("the wrong holders are alive")
+	if !b.Alive("pusher", 0) || b.Alive("stranger", standing) || b.Alive("pusher", 99) {
+		t.Error("the wrong clients are alive")
 	}
 }
