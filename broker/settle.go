@@ -98,6 +98,25 @@ func (b *Broker) changeInvisible(g zone.ConsumerGroup, t zone.Topic, handle stri
 	return b.handle(hd.hands, marks, hd.Queue, hd.Offset, delivery), nil
 }
 
+// EndRenewal renews a delivery of before no more (ReceiveRequest.Renew): its answer
+// broke off behind it, so that it may not have arrived. The message comes again when its
+// time is over; until then an acknowledgement counts, and a repeated attempt id brings it.
+func (b *Broker) EndRenewal(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
+	const op = "end renewal"
+	if err := b.enter(op); err != nil {
+		return err
+	}
+	defer b.leave()
+	hd, err := b.openHandle(op, g, t, handle)
+	if err == nil {
+		err = hd.hands.disp.EndRenewal(b.now(), hd.Queue, hd.Offset, hd.Delivery)
+	}
+	if err != nil {
+		return &Error{Op: op, Kind: KindHandle, Group: g, Topic: t, Err: err}
+	}
+	return nil
+}
+
 // DeadLetter moves a delivered message to the group's dead-letter topic: copy
 // and settlement are one log record, so it is in one of both places whatever
 // fails; when it fails, the message stays and is moved later. It returns when

@@ -79,6 +79,20 @@ func (d *Dispatcher) changeInvisible(now Instant, queue uint16, offset, delivery
 	return number, nil
 }
 
+// EndRenewal has a delivery run out when its time is over, although its client lives:
+// it may not have arrived. It stays in the hands of its attempt until then. *HandleError
+// as Ack, and with ReasonSettled.
+func (d *Dispatcher) EndRenewal(now Instant, queue uint16, offset, delivery uint64) error {
+	d.mu.Lock()
+	defer d.unlock()
+	slot, reason := d.own(now, queue, offset, delivery, false)
+	if reason != 0 {
+		return &HandleError{Reason: reason}
+	}
+	d.entries[slot].renew = false
+	return nil
+}
+
 // Condemn takes a message out of delivery because its consumer asked for the
 // dead-letter topic. The caller appends the copy and then calls DeadLettered
 // or DeadLetterFailed. *HandleError as Ack; ReasonSettled and

@@ -17,8 +17,8 @@ import (
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
-// until waits for what goes on elsewhere.
-func until(t *testing.T, what string, done func() bool) {
+// await waits for what goes on elsewhere.
+func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !done(); runtime.Gosched() {
 		if time.Now().After(end) {
@@ -40,7 +40,7 @@ func TestPullsThatNobodyReadsAreBounded(t *testing.T) {
 	b.answers.limit = 64 << 20
 	slow := pb.NewMessagingServiceClient(b.dialSlow(t))
 	unread := fetchBegin(t, slow, fetching(at(0), 0))
-	until(t, "a pull has its share", func() bool { return b.answers.used.Load() > 14<<20 })
+	await(t, "a pull has its share", func() bool { return b.answers.used.Load() > 14<<20 })
 	if got := fetch(t, slow, fetching(at(0), 3)); got.status.GetCode() != pb.Code_TOO_MANY_REQUESTS || len(got.msgs) != 0 || got.next != 3 {
 		t.Errorf("%v with %d messages, next %d; want TOO_MANY_REQUESTS and the same offset", got.status, len(got.msgs), got.next)
 	}
@@ -53,11 +53,11 @@ func TestPullsThatNobodyReadsAreBounded(t *testing.T) {
 	if got := fetchAll(t, unread); got.status.GetCode() != pb.Code_OK || len(got.msgs) < 6 {
 		t.Errorf("%v with %d messages, want all once they are read", got.status, len(got.msgs))
 	}
-	until(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
+	await(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
 	b.sendTime = time.Millisecond
 	unread = fetchBegin(t, slow, fetching(at(0), 0))
-	until(t, "the messages are read", func() bool { return b.answers.used.Load() != 0 })
-	until(t, "the call is ended", func() bool { return b.answers.used.Load() <= 4<<20 }) // what gRPC has taken is left
+	await(t, "the messages are read", func() bool { return b.answers.used.Load() != 0 })
+	await(t, "the call is ended", func() bool { return b.answers.used.Load() <= 4<<20 }) // what gRPC has taken is left
 	for {
 		if _, err := unread.Recv(); err != nil {
 			if status.Code(err) != codes.DeadlineExceeded {
@@ -66,14 +66,14 @@ func TestPullsThatNobodyReadsAreBounded(t *testing.T) {
 			break
 		}
 	}
-	until(t, "that is given back", func() bool { return b.answers.used.Load() == 0 })
+	await(t, "that is given back", func() bool { return b.answers.used.Load() == 0 })
 	b.answers.slow.Store(int64(time.Millisecond)) // so long it may take to read the end of a call
 	if _, err := slow.Heartbeat(as(t, "c"), &pb.HeartbeatRequest{ClientType: pb.ClientType_PULL_CONSUMER}); err != nil {
 		t.Fatal(err)
 	}
 	fetchBegin(t, slow, fetching(at(0), 0))
-	until(t, "the messages are read", func() bool { return b.answers.used.Load() != 0 })
-	until(t, "the connection is closed", func() bool { return b.answers.used.Load() == 0 })
+	await(t, "the messages are read", func() bool { return b.answers.used.Load() != 0 })
+	await(t, "the connection is closed", func() bool { return b.answers.used.Load() == 0 })
 }
 
 // dialSlow connects a client whose windows stay as small as they begin, so that little
@@ -103,8 +103,7 @@ func heap() int64 {
 
 // TestReceivesThatNobodyReadsAreBounded: clients of several connections receive by many
 // streams and read nothing. What is held for them is bounded, in the heap, too; another
-// client goes on to receive, and gets all that they leave. Of what they had been given
-// only the messages that gRPC took count as an attempt.
+// client goes on to receive, and gets what they leave, for the first time.
 func TestReceivesThatNobodyReadsAreBounded(t *testing.T) {
 	const (
 		count, size = 128, 512 << 10
@@ -128,7 +127,7 @@ func TestReceivesThatNobodyReadsAreBounded(t *testing.T) {
 			}
 		}
 	}
-	until(t, "there is no room", func() bool { return b.answers.full.Load() > slow && b.answers.used.Load() > limit/4*3-size })
+	await(t, "there is no room", func() bool { return b.answers.full.Load() > slow && b.answers.used.Load() > limit/4*3-size })
 	// Buffers of two encoded messages of a call may be twice as large as they are.
 	if held := b.answers.used.Load(); held > limit+2*slow*calls*size {
 		t.Errorf("%d bytes are held, want at most %d and what is being written", held, limit)
@@ -139,7 +138,7 @@ func TestReceivesThatNobodyReadsAreBounded(t *testing.T) {
 	seen, attempts := map[string]bool{}, 0
 	drain := func(upTo int) {
 		t.Helper()
-		until(t, fmt.Sprintf("%d messages were received", upTo), func() bool {
+		await(t, fmt.Sprintf("%d messages were received", upTo), func() bool {
 			for _, m := range pull(t, c, simple("g", "t", 32)).msgs {
 				id := m.GetSystemProperties().GetMessageId()
 				if seen[id] {
@@ -154,11 +153,11 @@ func TestReceivesThatNobodyReadsAreBounded(t *testing.T) {
 	}
 	drain(count - limit/size/2) // the others have no more, as what is to be encoded counts twice
 	leave()
-	drain(count)
-	if attempts > 2*slow*calls {
-		t.Errorf("%d attempts were burnt by %d calls of which nothing was read", attempts, slow*calls)
+	drain(count - 2*slow*calls) // of each call gRPC may have taken two, which come later
+	if attempts > 0 {
+		t.Errorf("%d attempts were burnt by messages that were not sent", attempts)
 	}
-	until(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
+	await(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
 }
 
 // acked acknowledges a message.
@@ -196,7 +195,7 @@ func TestUnreadAnswersOfAnyCallAreBounded(t *testing.T) {
 		if err := stream.CloseSend(); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it is answered or refused", func() bool { return b.answers.used.Load() > before || b.answers.full.Load() > 0 })
+		await(t, "it is answered or refused", func() bool { return b.answers.used.Load() > before || b.answers.full.Load() > 0 })
 		if b.answers.full.Load() > 0 {
 			if err := stream.RecvMsg(new(pb.AckMessageResponse)); status.Code(err) != codes.ResourceExhausted {
 				t.Errorf("%v, want RESOURCE_EXHAUSTED", err)
@@ -209,7 +208,7 @@ func TestUnreadAnswersOfAnyCallAreBounded(t *testing.T) {
 	}
 	mustSend(t, b.dial(t, nil), msg("t", "M", nil))
 	conn.Close()
-	until(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
+	await(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
 }
 
 // TestConnectionsThatDoNotReadAreClosed: one of which nothing is read, after its time;

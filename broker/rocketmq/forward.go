@@ -134,7 +134,7 @@ func (f *Forwarder) Run(ctx context.Context, l net.Listener) error {
 
 func (f *Forwarder) run(ctx context.Context, l net.Listener) error {
 	shared := Options{TLS: f.o.TLS, PlaintextOff: f.o.PlaintextOff, MaxConnections: f.o.MaxConnections, Logger: f.o.Logger}
-	sniff := newSniffer(l, &shared, func(string) {})
+	sniff := newSniffer(l, &shared, func(string) {}, newAnswers(int64(f.o.MaxRequests)))
 	f.sniff.Store(sniff)
 	var wg sync.WaitGroup
 	served := make(chan error, 1)

@@ -337,9 +337,9 @@ func TestAClientsConnectionEndsAtTheMasterToo(t *testing.T) {
 	master := start(t, nil)
 	r := startReplica(t, newThrone(master.addr), nil)
 	open := func() int {
-		master.conns.mu.Lock()
-		defer master.conns.mu.Unlock()
-		return len(master.conns.open)
+		master.answers.mu.Lock()
+		defer master.answers.mu.Unlock()
+		return len(master.answers.links)
 	}
 	var conns []*grpc.ClientConn
 	for range 3 {

@@ -206,6 +206,34 @@ func TestLateAcknowledgementOfAGoneClientCounts(t *testing.T) {
 	})
 }
 
+// TestAnAnswerThatBrokeOffIsRenewedNoMore: its client lives and has it again under the
+// attempt id at once; if it does not ask so, others have it when its time is over.
+func TestAnAnswerThatBrokeOffIsRenewedNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t)
+		h.connect("c", pb.Language_JAVA)
+		h.send("ordered", "0", "1")
+		r := broker.ReceiveRequest{Group: "fifos", Topic: "ordered", Filter: broker.Filter{All: true}, Max: 1, Invisible: renewInvisible, Renew: true, ClientID: "c", AttemptID: "a"}
+		receive := func() []broker.Delivery {
+			got, err := h.core.Receive(t.Context(), r)
+			if err != nil || len(got) != 1 || string(got[0].Record.MessageID()) != "0" || got[0].Attempt != 1 {
+				t.Fatalf("%v, %v, want message 0", got, err)
+			}
+			return got
+		}
+		h.giveBack(&r, receive(), 1)
+		h.giveBack(&r, receive(), 1)
+		time.Sleep(renewInvisible - time.Second)
+		if got := h.get("other", "fifos", "ordered"); len(got) != 0 {
+			t.Errorf("%v came before its time was over", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := h.get("other", "fifos", "ordered"); len(got) != 1 || got[0].Attempt != 2 {
+			t.Errorf("then came %v, want message 0 again", got)
+		}
+	})
+}
+
 // TestGoneClientsAreToldOnce: however long they stay away, and again after they came
 // back; clients that hold nothing are not told of.
 func TestGoneClientsAreToldOnce(t *testing.T) {

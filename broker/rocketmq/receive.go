@@ -28,8 +28,6 @@ const (
 	shortPoll = 10 * time.Millisecond
 	// returnTime bounds giving back what could not be sent.
 	returnTime = time.Second
-	// returnAfter is when a message comes back whose answer broke off behind it.
-	returnAfter = time.Second
 )
 
 // ReceiveMessage pops messages from all queues of this broker, whichever queue was
@@ -124,23 +122,23 @@ func (s *Server) beginPoll(ctx context.Context) (end func(), st *pb.Status) {
 	}, nil
 }
 
-// giveBack makes the messages of an answer that broke off visible again: clients take
-// the whole answer or nothing of it. Those that were not sent count as no attempt.
-// Those that were do: a client may have failed at them. They come back a little later,
-// and only if their client would else have them renewed for as long as it lives. The
-// call is over, so it has a time of its own.
+// giveBack gives up the messages of an answer that broke off: clients take the whole
+// answer or nothing of it. Those that were not sent are visible again at once and count
+// as no attempt. Those that were do: a client may have failed at them. They are renewed
+// no more, and until their time is over a repeated attempt id brings them. The call is
+// over, so it has a time of its own.
 func (s *Server) giveBack(r *broker.ReceiveRequest, got []broker.Delivery, sent int) {
 	ctx, cancel := context.WithTimeout(context.Background(), returnTime)
 	defer cancel()
 	for i := range got {
-		change, after := s.store.Suspend, time.Duration(0)
-		if i < sent {
-			if !r.Renew {
-				continue
-			}
-			change, after = s.store.ChangeInvisible, returnAfter
+		var err error
+		switch {
+		case i >= sent:
+			_, err = s.store.Suspend(ctx, r.Group, r.Topic, got[i].Handle, 0)
+		case r.Renew:
+			err = s.store.EndRenewal(ctx, r.Group, r.Topic, got[i].Handle)
 		}
-		if _, err := change(ctx, r.Group, r.Topic, got[i].Handle, after); err != nil {
+		if err != nil {
 			s.opts.Logger.Debug("undelivered message waits for its invisible time", "group", r.Group, "topic", r.Topic, "err", err)
 		}
 	}

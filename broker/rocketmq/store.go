@@ -27,6 +27,8 @@ type Store interface {
 	ChangeInvisible(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
 	// Suspend is ChangeInvisible without counting the delivery as an attempt.
 	Suspend(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string, d time.Duration) (string, error)
+	// EndRenewal renews a delivery no more, which may not have arrived.
+	EndRenewal(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
 	// ClientsGone asks whether these clients still live (Server.Alive): what one that
 	// does not was given under Renew comes back.
 	ClientsGone(clientIDs []string)

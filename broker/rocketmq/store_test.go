@@ -30,6 +30,7 @@ type memStore struct {
 	last    broker.ReceiveRequest
 	waits   []time.Duration // of ChangeInvisible
 	gone    []string        // of ClientsGone
+	ended   []string        // of EndRenewal
 }
 
 // hold is one message's state in a consumer group.
@@ -45,6 +46,17 @@ func newMemStore(topo *zone.Topology) *memStore {
 }
 
 func (s *memStore) Topology() *zone.Topology { return s.topo }
+
+// EndRenewal implements Store: this one renews nothing.
+func (s *memStore) EndRenewal(_ context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, _, err := s.use("end renewal", g, t, handle)
+	if err == nil {
+		s.ended = append(s.ended, handle)
+	}
+	return err
+}
 
 // ClientsGone implements Store: this one renews nothing.
 func (s *memStore) ClientsGone(ids []string) {
