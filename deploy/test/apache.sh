@@ -15,4 +15,4 @@ if ! [ -d "$home" ]; then
 	mvn -B -q -f $pom dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$home.new/lib"
 	mv "$home.new" "$home"
 fi
-MQROUTER_APACHE=1 go test -count=1 -timeout 20m -v -run 'TestApache$' ./cmd/mqrouter/internal/e2e "$@"
+MQROUTER_APACHE=1 go test -count=1 -timeout 40m -v -run 'TestApache$' ./cmd/mqrouter/internal/e2e "$@"

@@ -374,3 +374,21 @@ func (s *stage) same(who string, got map[string]seen, sent []string) {
 		}
 	}
 }
+
+// eventually is eventually for the scenario.
+func (s *stage) eventually(what string, within time.Duration, check func() error) {
+	s.Helper()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	end := time.Now().Add(within)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			s.Fatalf("%s: not within %v: %v", what, within, err)
+		}
+		<-tick.C
+	}
+}

@@ -80,7 +80,7 @@ func packed(s *stage) {
 	for _, kind := range []pb.DigestType{pb.DigestType_CRC32, pb.DigestType_MD5, pb.DigestType_SHA1} {
 		wrong := packing{digest: &pb.Digest{Type: kind, Checksum: "%X"}, sum: func([]byte) any { return []byte("of another body") }}
 		r.editing(wrong.apply)
-		s.refused(producer, message{topic: "transfer", body: "damaged on its way", tag: s.tag(), properties: s.to()}, "digest")
+		s.refused(producer, message{topic: "transfer", body: "damaged on its way", tag: s.tag() + "-damaged", properties: s.to()}, "digest")
 	}
 	for who, got := range map[string]map[string]seen{"push": s.pushed(push, len(sent)), "simple": s.take(simple, len(sent))} {
 		s.same(who, got, sent)

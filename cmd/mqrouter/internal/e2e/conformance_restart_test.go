@@ -61,7 +61,7 @@ func TestOfficialClientsOutliveABroker(t *testing.T) {
 		if !l.there(t) {
 			continue
 		}
-		stages = append(stages, outlive(t, startDriver(t, l), c))
+		stages = append(stages, outlive(&stage{T: t, d: startDriver(t, l), at: c.secondOfPair, scenario: "broker restart", leave: true}))
 	}
 	const each = 8
 	all := func(round string, deadline time.Duration) {
@@ -87,9 +87,11 @@ type outliving struct {
 	sent                   []string // acknowledged
 }
 
-func outlive(t *testing.T, d *driver, c *cluster) *outliving {
-	t.Helper()
-	s := &stage{T: t, d: d, at: func(int) string { return c.nodes["rz-2"].client }, scenario: "broker restart", leave: true}
+// secondOfPair is where the clients of newPair begin.
+func (c *cluster) secondOfPair(int) string { return c.nodes["rz-2"].client }
+
+func outlive(s *stage) *outliving {
+	s.Helper()
 	return &outliving{
 		stage:    s,
 		producer: s.open("producer", map[string]any{"endpoint": s.at(rz01), "topics": []string{"orders"}, "attempts": 3}),
@@ -133,7 +135,7 @@ func (o *outliving) settle() {
 		}
 		return nil
 	}
-	eventually(o.T, "the simple consumer has all", 2*waitMost, func() error {
+	o.eventually("the simple consumer has all", 2*waitMost, func() error {
 		got, err := o.tryReceive(o.simple, 30*time.Second)
 		if err != nil {
 			return err // until the client has found the broker again
@@ -145,7 +147,7 @@ func (o *outliving) settle() {
 		}
 		return complete("simple")
 	})
-	eventually(o.T, "the push consumer has all", 2*waitMost, func() error {
+	o.eventually("the push consumer has all", 2*waitMost, func() error {
 		all, _ := o.d.deliveries(o.push)
 		for _, d := range all {
 			seenBy["push"][d.Message.MessageID] = true
@@ -159,25 +161,11 @@ func (o *outliving) settle() {
 // come when the brokers are back, when they should and in order, and once.
 func TestKindsOutliveBrokers(t *testing.T) {
 	c := newPair(t)
-	const delay = 20 * time.Second
-	type waiting struct {
-		*stage
-		fifo, delayed, halves []string
-	}
 	var all []*waiting
 	for _, l := range languages {
-		if !l.there(t) {
-			continue
+		if l.there(t) {
+			all = append(all, leaveWaiting(&stage{T: t, d: startDriver(t, l), at: c.secondOfPair, scenario: "broker restart", leave: true}))
 		}
-		s := &stage{T: t, d: startDriver(t, l), at: func(int) string { return c.nodes["rz-2"].client }, scenario: "broker restart", leave: true}
-		w := &waiting{stage: s, fifo: s.interleaved(s.producer(rz01, fifoTopic), 2, 3)}
-		producer, transactional := s.producer(rz01, delayTopic), s.transactional(transactionTopic)
-		for range 4 {
-			w.delayed = append(w.delayed, s.send(producer, message{topic: delayTopic, body: "later", tag: s.tag(), delay: delay}))
-			id, _ := s.half(transactional, message{topic: transactionTopic, body: "open", tag: s.tag(), properties: map[string]string{"checks": "unknown,commit"}})
-			w.halves = append(w.halves, id)
-		}
-		all = append(all, w)
 	}
 	for _, name := range []string{"rz-1", "rz-2"} {
 		c.nodes[name].running.kill()
@@ -187,17 +175,44 @@ func TestKindsOutliveBrokers(t *testing.T) {
 		c.ready(name)
 	}
 	for _, w := range all {
-		w.transactional(transactionTopic) // Python's do not open their streams again for minutes
-		consumer := func(topic string) string {
-			return w.open("simple", map[string]any{"endpoint": w.at(rz01), "group": pairGroup(w.d.lang, "kinds"), "topics": map[string]string{topic: w.tag()}, "await": 1000})
-		}
-		got := w.drain(consumer(fifoTopic), len(w.fifo))
-		w.inOrder("after the restart", got, false)
-		w.same("open transactions", w.take(consumer(transactionTopic), len(w.halves)), w.halves)
-		late := w.take(consumer(delayTopic), len(w.delayed))
-		w.same("delayed", late, w.delayed)
-		for _, m := range late {
-			w.punctual("after the restart", m, 0, time.Now())
-		}
+		w.come()
+	}
+}
+
+// waiting is what a client has sent and nobody received yet.
+type waiting struct {
+	*stage
+	fifo, delayed, halves []string
+}
+
+// leaveWaiting sends what waits for its time, for the end of its transaction, and
+// for a consumer.
+func leaveWaiting(s *stage) *waiting {
+	s.Helper()
+	const delay = 20 * time.Second
+	w := &waiting{stage: s, fifo: s.interleaved(s.producer(rz01, fifoTopic), 2, 3)}
+	producer, transactional := s.producer(rz01, delayTopic), s.transactional(transactionTopic)
+	for range 4 {
+		w.delayed = append(w.delayed, s.send(producer, message{topic: delayTopic, body: "later", tag: s.tag(), delay: delay}))
+		id, _ := s.half(transactional, message{topic: transactionTopic, body: "open", tag: s.tag(), properties: map[string]string{"checks": "unknown,commit"}})
+		w.halves = append(w.halves, id)
+	}
+	return w
+}
+
+// come receives all of it.
+func (w *waiting) come() {
+	w.Helper()
+	w.transactional(transactionTopic) // Python's do not open their streams again for minutes
+	consumer := func(topic string) string {
+		return w.open("simple", map[string]any{"endpoint": w.at(rz01), "group": pairGroup(w.d.lang, "kinds"), "topics": map[string]string{topic: w.tag()}, "await": w.soon()["await"]})
+	}
+	got := w.drain(consumer(fifoTopic), len(w.fifo))
+	w.inOrder("after the restart", got, false)
+	w.same("open transactions", w.take(consumer(transactionTopic), len(w.halves)), w.halves)
+	late := w.take(consumer(delayTopic), len(w.delayed))
+	w.same("delayed", late, w.delayed)
+	for _, m := range late {
+		w.punctual("after the restart", m, 0, time.Now())
 	}
 }
