@@ -12,9 +12,29 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
+// repair lets some of what is down come back: most faults are met by a group that
+// works otherwise.
+func (w *simWorld) repair() {
+	for _, n := range w.nodes {
+		if !n.running() && w.rng.IntN(5) == 0 {
+			n.start()
+		}
+	}
+	w.mu.Lock()
+	decided := w.office != nil
+	w.mu.Unlock()
+	if !decided && w.rng.IntN(3) == 0 {
+		w.takeOver()
+	}
+}
+
 // trouble is one step of the schedule.
 func (w *simWorld) trouble() {
+	w.repair()
 	n := w.nodes[w.rng.IntN(len(w.nodes))]
+	if m := w.master(); m != nil && w.rng.IntN(2) == 0 {
+		n = m // most can go wrong there
+	}
 	other := w.names[w.rng.IntN(len(w.names))]
 	switch w.rng.IntN(16) {
 	case 0, 1:
@@ -49,8 +69,12 @@ func (w *simWorld) trouble() {
 		} else {
 			w.net.set("", n.name, true)
 		}
-	case 7, 8:
+	case 7:
 		w.net.heal()
+	case 8: // a slow net
+		w.net.mu.Lock()
+		w.net.delay = time.Duration(1 + w.rng.Int64N(int64(100*time.Millisecond)))
+		w.net.mu.Unlock()
 	case 9:
 		w.net.reset(0.5)
 	case 10:

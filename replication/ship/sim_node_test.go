@@ -244,12 +244,19 @@ func (n *simNode) write(ctx context.Context, l *simLog) {
 }
 
 // publish appends records and notes which are acknowledged: those that are committed,
-// or that a majority has, while the lease holds.
+// or that a majority has, or, of the second publisher, that are durable here; all
+// while the lease holds.
 func (n *simNode) publish(ctx context.Context, l *simLog, m *coordinator.Member, epoch uint64, p int) {
 	rng := rand.New(rand.NewPCG(n.rng.Uint64(), uint64(p)))
 	moved := make(chan struct{}, 1)
 	defer l.Notify(moved)()
-	quorum := n.w.quorum && p == 0
+	have := l.Committed
+	switch {
+	case n.w.quorum && p == 0:
+		have = func() record.Position { return locked(l, func() record.Position { return l.acked }) }
+	case p == 1:
+		have = l.Synced
+	}
 	for ctx.Err() == nil {
 		pause(ctx, time.Duration(rng.Int64N(int64(40*time.Millisecond))), nil)
 		if n.w.quiet.Load() {
@@ -265,15 +272,9 @@ func (n *simNode) publish(ctx context.Context, l *simLog, m *coordinator.Member,
 		}
 		end := l.append(id, size)
 		for {
-			have := locked(l, func() record.Position {
-				if quorum {
-					return l.acked
-				}
-				return l.committed
-			})
-			if have >= end {
+			if have() >= end {
 				if m.Holds(epoch) {
-					n.w.acknowledged(n.name, epoch, id)
+					n.w.acknowledged(n.name, epoch, id, p != 1)
 				}
 				break
 			}

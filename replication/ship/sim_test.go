@@ -190,15 +190,18 @@ func (w *simWorld) sawCommitted(node zone.Node, f *simFrame) {
 	}
 }
 
-// acknowledged notes an acknowledgement to a publisher.
-func (w *simWorld) acknowledged(node zone.Node, epoch, id uint64) {
+// acknowledged notes an acknowledgement to a publisher; kept says that it promises
+// that the record outlives the master.
+func (w *simWorld) acknowledged(node zone.Node, epoch, id uint64, kept bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if epoch < w.ackEpoch {
 		w.faultLocked("%s acknowledges in epoch %d after %d has", node, epoch, w.ackEpoch)
 	}
 	w.ackEpoch = max(w.ackEpoch, epoch)
-	w.acks[id] = epoch
+	if kept {
+		w.acks[id] = epoch
+	}
 	w.counts["acknowledged"]++
 }
 
