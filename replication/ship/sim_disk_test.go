@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"slices"
+	"sync"
 
 	"github.com/mqrouter/mqrouter/replication/record"
 )
@@ -77,6 +78,7 @@ func parseSimFrame(b []byte, pos record.Position) []byte {
 // simDisk is what of a node outlives its process: the log as the disk has it, of
 // which a crash keeps everything that was synced and a part of the rest.
 type simDisk struct {
+	mu       sync.Mutex // guards all; that of every log that was opened on it
 	inc      record.Incarnation
 	begin    record.Position
 	rows     []record.LineageStart // durable
@@ -118,6 +120,8 @@ func (d *simDisk) epoch() uint64 {
 
 // crash drops some of what was not synced, from the end.
 func (d *simDisk) crash(rng *rand.Rand) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.frames = d.frames[:d.durable+rng.IntN(len(d.frames)-d.durable+1)]
 	d.durable = len(d.frames) // recovery syncs what it has found
 	d.clean = 0

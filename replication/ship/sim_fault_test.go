@@ -144,7 +144,11 @@ func (w *simWorld) replaceDisk(n *simNode) {
 		return
 	}
 	for _, name := range t.InSync {
-		if d := w.node(name).disk; d.replaced && d.inc == 0 {
+		d := w.node(name).disk
+		d.mu.Lock()
+		fresh := d.replaced && d.inc == 0
+		d.mu.Unlock()
+		if fresh {
 			return
 		}
 	}
@@ -152,7 +156,7 @@ func (w *simWorld) replaceDisk(n *simNode) {
 	if n.running() {
 		n.kill()
 	}
-	*n.disk = simDisk{replaced: true}
+	n.disk = &simDisk{replaced: true}
 	n.start()
 }
 

@@ -24,7 +24,7 @@ type simLog struct {
 	node zone.Node
 	rng  *rand.Rand
 
-	mu        sync.Mutex
+	mu        *sync.Mutex              // the disk's
 	d         *simDisk                 // guarded by mu
 	committed record.Position          // guarded by mu
 	acked     record.Position          // guarded by mu
@@ -41,7 +41,9 @@ var (
 )
 
 func openSimLog(w *simWorld, node zone.Node, d *simDisk, rng *rand.Rand) *simLog {
-	return &simLog{w: w, node: node, rng: rng, d: d, committed: d.marked(), retain: nothing, watchers: map[chan<- struct{}]bool{}}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &simLog{w: w, mu: &d.mu, node: node, rng: rng, d: d, committed: d.marked(), retain: nothing, watchers: map[chan<- struct{}]bool{}}
 }
 
 func (l *simLog) Incarnation() record.Incarnation {

@@ -214,7 +214,8 @@ func (n *simNode) lead(ctx context.Context, t coordinator.Term) {
 	var wg sync.WaitGroup
 	wg.Go(func() { n.write(ctx, l) })
 	for p := range 3 {
-		wg.Go(func() { n.publish(ctx, l, m, t.Epoch, p) })
+		rng := rand.New(rand.NewPCG(n.rng.Uint64(), uint64(p)))
+		wg.Go(func() { n.publish(ctx, l, m, t.Epoch, p, rng) })
 	}
 	err = leader.Run(ctx)
 	n.log.Debug("leader ended", "err", err)
@@ -246,8 +247,7 @@ func (n *simNode) write(ctx context.Context, l *simLog) {
 // publish appends records and notes which are acknowledged: those that are committed,
 // or that a majority has, or, of the second publisher, that are durable here; all
 // while the lease holds.
-func (n *simNode) publish(ctx context.Context, l *simLog, m *coordinator.Member, epoch uint64, p int) {
-	rng := rand.New(rand.NewPCG(n.rng.Uint64(), uint64(p)))
+func (n *simNode) publish(ctx context.Context, l *simLog, m *coordinator.Member, epoch uint64, p int, rng *rand.Rand) {
 	moved := make(chan struct{}, 1)
 	defer l.Notify(moved)()
 	have := l.Committed

@@ -87,6 +87,7 @@ func samples() []sample {
 		{"sealed", TypeSealed, &Sealed{Through: 412}, parser(ParseSealed)},
 		{"refuse", TypeRefuse, &Refuse{Code: CodeNotMaster, RetryAfter: 250 * time.Millisecond, Master: "bj-r-1-1", Text: "moved"}, parser(ParseRefuse)},
 		{"refuse-epoch", TypeRefuse, &Refuse{Code: CodeNotMaster, Master: "bj-r-1-1", Epoch: 9, Text: "moved"}, parser(ParseRefuse)},
+		{"refuse-epoch", TypeRefuse, &Refuse{Code: CodeNotMaster, Master: "bj-r-1-1", Epoch: 5, Text: "moved"}, parser(ParseRefuse)},
 		{"drain", TypeDrain, &Drain{Deadline: 5 * time.Second}, parser(ParseDrain)},
 		{"probe", TypeProbe, &Probe{Nonce: 1, SentAt: 2, Head: 3, Cursor: 4}, parser(ParseProbe)},
 		{"probe-reply", TypeProbeReply, &ProbeReply{Nonce: 1, SentAt: 2, Settled: 3, Credit: credit, Held: CodeHeld, Text: "disk full"}, parser(ParseProbeReply)},
@@ -187,6 +188,9 @@ func TestFramesSurviveTheRoundTrip(t *testing.T) {
 			}
 			if !reflect.DeepEqual(normal(got), normal(s.value)) {
 				t.Errorf("got %+v\nwant %+v", got, s.value)
+			}
+			if s.name == "refuse" {
+				return // what follows the older form is the newer one's field
 			}
 			longer, err := s.parse(append(b[:len(b):len(b)], "field of a later version"...))
 			if err != nil || !reflect.DeepEqual(normal(longer), normal(s.value)) {
