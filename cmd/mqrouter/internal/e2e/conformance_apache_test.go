@@ -244,7 +244,7 @@ var differences = []difference{
 	},
 	{
 		scenarios: "lost receive", languages: "java", text: "0 of 5 messages within",
-		reason: "When a connection breaks with the answer to a receive in it, the Java client does not repeat the attempt id, and its messages are renewed for up to three hours; nothing more of their queue comes to a FIFO group. mqrouter renews what a connection brought while that stands.",
+		reason: "When a connection breaks with the answer to a receive in it, the Java client does not repeat the attempt id, and its messages are renewed for up to three hours; nothing more of their queue comes to a FIFO group. mqrouter renews what may not have arrived only while the connection that brought it stands.",
 	},
 	{
 		scenarios: "broker restart", text: "Failed to fetch topic routes|DEADLINE_EXCEEDED|did not end within|not within", sometimes: true,
