@@ -91,9 +91,8 @@ func (b *Broker) deliver(c *commitlog.Committed) {
 	}
 	b.mu.Lock()
 	if b.cold {
-		err := b.warm(c.End)
 		b.mu.Unlock()
-		if err != nil {
+		if err := b.warm(c.End); err != nil {
 			b.fail(err)
 		}
 		return
