@@ -312,18 +312,16 @@ func (b *Broker) behindSnapshot() (bool, error) {
 }
 
 // warm makes the state of a store that was received, once its log has got to the
-// snapshot: end is what was committed now. Who asks for the state waits meanwhile.
+// snapshot: end is what was committed now. mu is held.
 func (b *Broker) warm(end record.Position) error {
 	if end < b.coldUntil {
 		return nil
 	}
-	b.mu.Lock()
 	b.warmTo = end
-	err := b.restore(b.ctx)
-	b.cold = err != nil
-	b.mu.Unlock()
-	if err == nil {
-		b.scheduleAll()
+	if err := b.restore(b.ctx); err != nil {
+		return err
 	}
-	return err
+	b.cold = false
+	b.scheduleAll()
+	return nil
 }

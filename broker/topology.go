@@ -11,14 +11,15 @@ import (
 )
 
 // CheckSupported lists what the topology asks of this broker group that this
-// build does not do, a sentence each. A topology with an entry is refused, but by a
-// member of a group with replicas.
+// build does not do, a sentence each. A topology with an entry is refused.
 // Message kinds other than normal are no entry: their topics may be declared,
 // and sends to them are refused.
 func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
 	var list []string
 	if me != nil && len(me.Nodes) > 1 {
-		list = append(list, fmt.Sprintf("broker group %s has %d nodes; one is supported", me.Name, len(me.Nodes)))
+		if x := me.Zone.City.Coordinator; x != nil && x.Driver != zone.CoordinatorRaft {
+			list = append(list, fmt.Sprintf("broker group %s has %d nodes, and the coordinator of its city is %s; raft is supported", me.Name, len(me.Nodes), x.Driver))
+		}
 	}
 	return list
 }
@@ -30,9 +31,9 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 	if v == nil {
 		return nil, &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s does not have broker group %s", t.Epoch, b.self)}
 	}
-	var list []string
-	if b.member == nil {
-		list = CheckSupported(t, v.group)
+	list := CheckSupported(t, v.group)
+	if n := len(v.group.Nodes); n > 1 && b.member == nil {
+		list = append(list, fmt.Sprintf("broker group %s has %d nodes, and this broker was started as its only one; start it again", b.self, n))
 	}
 	if b.changeOf == nil {
 		for _, topic := range t.Topics {

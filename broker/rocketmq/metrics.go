@@ -66,6 +66,8 @@ type instruments struct {
 	polls     metric.Int64UpDownCounter
 
 	sets sync.Map // setKey -> setOption
+
+	registration metric.Registration // of what is observed; ends with Run
 }
 
 // setKey names an attribute set.
@@ -92,17 +94,26 @@ func newInstruments(m metric.Meter, clients func() int) (*instruments, error) {
 	i.bytes, errs[4] = m.Int64Counter(metricBytes, metric.WithUnit("By"), metric.WithDescription("Body bytes of published messages."))
 	i.refusals, errs[5] = m.Int64Counter(metricRefused, metric.WithUnit("{connection}"), metric.WithDescription("Connections refused before their first request, by reason."))
 	i.polls, errs[6] = m.Int64UpDownCounter(metricPolls, metric.WithUnit("{request}"), metric.WithDescription("Receives that are waiting."))
-	_, errs[7] = m.Int64ObservableGauge(metricClients, metric.WithUnit("{client}"), metric.WithDescription("Clients whose state is kept."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			o.Observe(int64(clients()))
+	known, err := m.Int64ObservableGauge(metricClients, metric.WithUnit("{client}"), metric.WithDescription("Clients whose state is kept."))
+	if errs[7] = err; err == nil {
+		i.registration, errs[7] = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+			o.ObserveInt64(known, int64(clients()))
 			return nil
-		}))
+		}, known)
+	}
 	for _, err := range errs {
 		if err != nil {
 			return nil, fmt.Errorf("rocketmq: instruments: %w", err)
 		}
 	}
 	return &i, nil
+}
+
+// close lets the meter forget a server that has ended.
+func (i *instruments) close() {
+	if i.registration != nil {
+		_ = i.registration.Unregister() // only the noop and foreign meters fail
+	}
 }
 
 func (i *instruments) set(k setKey) *setOption {

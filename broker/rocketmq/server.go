@@ -134,6 +134,7 @@ func (s *Server) run(ctx context.Context, l net.Listener) error {
 	closeErr := sniff.Close() // gRPC has closed it unless Serve never began
 	wg.Wait()
 	s.readers.Wait()
+	s.metrics.close()
 	if err != nil || closeErr != nil {
 		return fmt.Errorf("rocketmq: serve: %w", errors.Join(err, closeErr))
 	}

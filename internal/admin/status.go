@@ -34,6 +34,7 @@ type Status struct {
 	Links        []Link        `json:"links,omitempty"`
 	Paths        []Path        `json:"paths,omitempty"`
 	Cache        *Cache        `json:"cache,omitempty"`
+	Member       *Member       `json:"member,omitempty"`      // of brokers of groups with several nodes
 	Coordinator  *Coordinator  `json:"coordinator,omitempty"` // of nodes that are voters
 }
 

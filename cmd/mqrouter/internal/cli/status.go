@@ -83,6 +83,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printLimits(w, all)
 	printConsumers(w, all, zeros)
 	printCaches(w, all)
+	printMembers(w, all)
 	printCoordinators(w, all)
 }
 

@@ -19,19 +19,23 @@ func (n *brokerNode) followACL(ctx context.Context) (rocketmq.AccessSource, erro
 	if err != nil {
 		return nil, err
 	}
-	_, err = n.meter().Int64ObservableGauge("mqrouter.acl.problem", metric.WithUnit("1"),
-		metric.WithDescription("1 while the content of the access file is not in force, but the last good one is."),
-		metric.WithInt64Callback(func(_ context.Context, o metric.Int64Observer) error {
-			bad := int64(0)
-			if f.Problem() != "" {
-				bad = 1
-			}
-			o.Observe(bad)
-			return nil
-		}))
+	problem, err := n.meter().Int64ObservableGauge("mqrouter.acl.problem", metric.WithUnit("1"),
+		metric.WithDescription("1 while the content of the access file is not in force, but the last good one is."))
 	if err != nil {
 		return nil, fmt.Errorf("access file: %w", err)
 	}
+	seen, err := n.meter().RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		bad := int64(0)
+		if f.Problem() != "" {
+			bad = 1
+		}
+		o.ObserveInt64(problem, bad)
+		return nil
+	}, problem)
+	if err != nil {
+		return nil, fmt.Errorf("access file: %w", err)
+	}
+	n.onStop("metrics of the access file", seen.Unregister)
 	n.aclFile.Store(f)
 	n.run(ctx, "access file", f.Run)
 	return f, nil

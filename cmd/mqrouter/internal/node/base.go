@@ -87,7 +87,7 @@ func open(ctx context.Context, cfg config.Node, role zone.Role, o Options) (*bas
 		b.net = sockets{}
 	}
 	b.log = o.Logger.With("node", cfg.Name)
-	b.stack = newStack(b.log)
+	b.stack = newStack()
 	var err error
 	b.text.path, b.text.from = cfg.Topology, o.Topology.Read
 	o.Topology.Log, o.Topology.Read = b.log, b.text.read

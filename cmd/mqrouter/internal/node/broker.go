@@ -17,6 +17,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/gossip"
 	"github.com/mqrouter/mqrouter/replication/call"
+	"github.com/mqrouter/mqrouter/replication/coordinator/raft"
 	"github.com/mqrouter/mqrouter/replication/egress"
 	"github.com/mqrouter/mqrouter/replication/flow"
 	"github.com/mqrouter/mqrouter/replication/masters"
@@ -28,12 +29,15 @@ import (
 // brokerNode is a broker with both ends of its flows and its front end.
 type brokerNode struct {
 	*base
-	broker *broker.Broker
-	inbox  *flow.Inbox
-	outbox *flow.Outbox
-	egress *egress.Egress
-	calls  *call.Server
-	puller atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
+	*stack              // of what stands on the store: the node's, or a life's of a member's
+	watched *watched    // likewise
+	voter   *raft.Voter // nil unless this node votes
+	broker  *broker.Broker
+	inbox   *flow.Inbox
+	outbox  *flow.Outbox
+	egress  *egress.Egress
+	calls   *call.Server
+	puller  atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
 
 	aclFile atomic.Pointer[acl.File] // nil = clients may do everything
 }
@@ -44,7 +48,10 @@ func Broker(ctx context.Context, cfg config.Node, o Options) error {
 	if err != nil {
 		return err
 	}
-	n := &brokerNode{base: b}
+	if len(b.self.Group.Nodes) > 1 {
+		return member(ctx, b, o)
+	}
+	n := &brokerNode{base: b, stack: b.stack, watched: &b.watched}
 	if err := n.start(ctx, o); err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -98,20 +105,34 @@ func (n *brokerNode) peerOptions(t *peer.TLS) peer.Options {
 
 // startInbox listens for the sessions of other brokers, routers and readers.
 func (n *brokerNode) startInbox(ctx context.Context) error {
+	if err := n.newInbox(); err != nil {
+		return err
+	}
+	guard := n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleCoordinator)
+	options := n.peerOptions(guard)
+	if n.self.Votes() {
+		var err error
+		c := city{n.base, n.broker.Topology}
+		if n.voter, err = c.startVoter(ctx); err != nil {
+			return err
+		}
+		options.Others = c.voterProtocols(n.voter)
+	}
+	l, err := n.peerListener(options, func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
+	if err != nil {
+		return err
+	}
+	return n.servePeers(ctx, l)
+}
+
+// newInbox makes what sessions are handed to.
+func (n *brokerNode) newInbox() error {
 	var err error
 	n.inbox, err = flow.NewInbox(flow.InboxOptions{Sink: n.broker.Sink(), City: n.self.City.Name, Logger: n.log, Meter: n.meter(), Pull: n.pullOptions()})
 	if err != nil {
 		return err
 	}
-	if err := n.startCalls(); err != nil {
-		return err
-	}
-	guard := n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync)
-	l, err := n.peerListener(n.peerOptions(guard), func(ctx context.Context, s *peer.Session) { n.serveSession(ctx, guard, s) })
-	if err != nil {
-		return err
-	}
-	return n.servePeers(ctx, l)
+	return n.startCalls()
 }
 
 // serveSession hands a session to what its first frame asks for, once the peer
@@ -129,8 +150,16 @@ func (n *brokerNode) serveSession(ctx context.Context, guard *peer.TLS, s *peer.
 		s.CloseText(wire.CodeWrongIdentity, err.Error())
 		return
 	}
+	n.dispatch(ctx, s, first)
+}
+
+// dispatch hands over a session whose peer is entitled to it.
+func (n *brokerNode) dispatch(ctx context.Context, s *peer.Session, first wire.Frame) {
+	var err error
 	role := s.Peer().Role
 	switch {
+	case role == zone.RoleCoordinator:
+		s.CloseText(wire.CodeWrongIdentity, "a coordinator has no records")
 	case first.Type == wire.TypeCall: // by a broker of this zone, else package peer had refused it
 		err = n.calls.Serve(ctx, s.Peer().Node, s, first)
 	case first.Type == wire.TypeWant && role == zone.RoleCacheSync:
@@ -164,19 +193,34 @@ func (r *replayed) Recv(ctx context.Context) (wire.Frame, error) {
 
 // startOutbox sends this group's flows.
 func (n *brokerNode) startOutbox(ctx context.Context) error {
-	d, err := peer.NewDialer(n.peerOptions(n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter)))
+	d, err := n.newDialer()
 	if err != nil {
 		return err
 	}
+	return n.startFlows(ctx, d, masters.New(func() []masters.Hint { return leadersIn(n.city) }))
+}
+
+// newDialer makes the connections to other nodes of the city.
+func (n *brokerNode) newDialer() (*peer.Dialer, error) {
+	d, err := peer.NewDialer(n.peerOptions(n.inCity(n.broker.Topology, zone.RoleBroker, zone.RoleRouter)))
+	if err != nil {
+		return nil, err
+	}
 	n.watched.peers = append(n.watched.peers, watchedPeers{"out", d.Stats})
 	n.onStop("peer dialler", d.Close)
-	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr, Masters: masters.New(n.leaders),
+	return d, nil
+}
+
+// startFlows sends this group's flows over connections of the dialler.
+func (n *brokerNode) startFlows(ctx context.Context, d *peer.Dialer, where *masters.Directory) error {
+	n.egress = egress.New(egress.Options{City: n.self.City.Name, Topology: n.broker.Topology, Routers: n.routers, Broker: n.brokerAddr, Masters: where,
 		Pool: egress.PoolOptions{Open: egress.OverPeer(d, n.broker.Topology().Deployment, n.self.City.Name)}})
 	n.onStop("egress", func() error { n.egress.Close(); return nil })
 	if err := n.startCalling(); err != nil {
 		return err
 	}
 	loop := newLoopback(n.self.Group.Name, n.egress, n.inbox.Serve)
+	var err error
 	n.outbox, err = flow.NewOutbox(flow.OutboxOptions{Source: n.broker, Idle: n.broker.IdleLegs, Dialer: loop, City: n.self.City.Name,
 		Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), Logger: n.log, Meter: n.meter(), Tracer: n.tracer()})
 	if err != nil {
@@ -197,17 +241,6 @@ func (n *brokerNode) routers() []egress.RouterInfo {
 	for _, m := range n.city.Members() {
 		if m.Role == zone.RoleRouter {
 			all = append(all, egress.RouterInfo{Node: m.Name, Addr: m.Peer, Draining: m.Draining})
-		}
-	}
-	return all
-}
-
-// leaders returns which nodes of this city say that they are masters.
-func (n *brokerNode) leaders() []masters.Hint {
-	var all []masters.Hint
-	for _, m := range n.city.Members() {
-		if m.Leads {
-			all = append(all, masters.Hint{Group: m.Group, Node: m.Name, Epoch: m.Term})
 		}
 	}
 	return all
@@ -244,29 +277,43 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 
 // startFrontEnd serves the RocketMQ 5 clients.
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
-	access, err := n.followACL(ctx)
+	s, err := n.newFrontEnd(ctx, nil)
 	if err != nil {
 		return err
 	}
-	s, err := rocketmq.New(rocketmq.Options{
-		Access: access, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
-		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
-		TLS: &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return n.certs.Certificate(), nil
-		}},
-	})
-	if err != nil {
-		return err
-	}
-	n.watched.queues.add(s.Usage)
-	n.broker.SetLiveness(s.Alive)
-	n.broker.SetProducers(s.CheckBack)
 	ln, err := n.listen(ctx, "client", n.self.Client)
 	if err != nil {
 		return err
 	}
 	n.run(ctx, "front end", func(ctx context.Context) error { return s.Run(ctx, ln) })
 	return nil
+}
+
+// clientTLS is what clients meet.
+func (b *base) clientTLS() *tls.Config {
+	return &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		return b.certs.Certificate(), nil
+	}}
+}
+
+// newFrontEnd makes what serves the RocketMQ 5 clients; fronts as in its options.
+func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInfo) []*zone.NodeInfo) (*rocketmq.Server, error) {
+	access, err := n.followACL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := rocketmq.New(rocketmq.Options{
+		Access: access, Fronts: fronts, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
+		TLS: n.clientTLS(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.watched.queues.add(s.Usage)
+	n.broker.SetLiveness(s.Alive)
+	n.broker.SetProducers(s.CheckBack)
+	return s, nil
 }
 
 // applyRetry is how long a topology that could not be logged waits.

@@ -15,6 +15,7 @@ import (
 	"github.com/mqrouter/mqrouter/broadcast/cache"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -27,6 +28,7 @@ type cacheNode struct {
 	applier broadcast.Applier
 	kind    string
 	dialer  *peer.Dialer
+	masters *masters.Directory
 
 	mu    sync.Mutex
 	syncs []*broadcast.Sync // guarded by mu; of the topology in force
@@ -38,7 +40,7 @@ func CacheSync(ctx context.Context, cfg config.Node, o Options) error {
 	if err != nil {
 		return err
 	}
-	n := &cacheNode{base: b, applier: o.Cache}
+	n := &cacheNode{base: b, applier: o.Cache, masters: masters.New(nil)}
 	if err := n.start(ctx); err != nil {
 		return errors.Join(err, n.close())
 	}
@@ -214,7 +216,7 @@ func (n *cacheNode) adjust(ctx context.Context, running map[feed]*following, fee
 func (n *cacheNode) read(ctx context.Context, f feed) (*following, error) {
 	s, err := broadcast.NewSync(broadcast.Options{
 		City: n.self.City.Name, Topic: f.topic, Subscription: zone.ConsumerGroup(n.cfg.Group), Exclusive: f.exclusive,
-		Applier: n.applier, Kind: n.kind, Dial: n.dial(f.target), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
+		Applier: n.applier, Kind: n.kind, Dial: n.dial(f), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
 	})
 	if err != nil {
 		return nil, err
@@ -231,18 +233,36 @@ func (n *cacheNode) read(ctx context.Context, f feed) (*following, error) {
 	return r, nil
 }
 
-func (n *cacheNode) dial(t peer.Target) func(context.Context) (wire.Stream, error) {
+// dial returns what opens a session with the owner of a feed: with its master as far as
+// refusals have told, else with the first node that answers.
+func (n *cacheNode) dial(f feed) func(context.Context) (wire.Stream, error) {
 	return func(ctx context.Context) (wire.Stream, error) {
-		session := rand.Uint64()
-		for session == 0 {
-			session = rand.Uint64()
+		t := n.source.Current()
+		g := t.FindGroup(f.group)
+		if g == nil || len(g.Nodes) < 2 {
+			return n.open(ctx, f.target)
 		}
-		s, err := n.dialer.Open(ctx, t, session)
-		if err != nil {
-			return nil, err // not s: a nil *Session is no nil Stream
+		var errs []error
+		for _, m := range n.masters.Order(g) {
+			to := f.target
+			to.Identity, to.Addr = peer.IdentityFor(t.Deployment, m), m.Peer
+			s, err := n.open(ctx, to)
+			if err == nil {
+				return n.masters.Listen(s, g, m.Name), nil
+			}
+			errs = append(errs, fmt.Errorf("broker %s: %w", m.Name, err))
 		}
-		return s, nil
+		return nil, errors.Join(errs...)
 	}
+}
+
+// open opens a session with a broker.
+func (n *cacheNode) open(ctx context.Context, t peer.Target) (wire.Stream, error) {
+	s, err := n.dialer.Open(ctx, t, rand.Uint64()|1)
+	if err != nil {
+		return nil, err // not s: a nil *Session is no nil Stream
+	}
+	return s, nil
 }
 
 // Status implements admin.Node.

@@ -6,4 +6,25 @@
 // stopped from the top down: a stop first takes clients and sessions off, then
 // lets what is under way end, then makes the log durable, and says farewell to
 // gossip last. Whatever part fails ends the node with its error.
+//
+// # A broker of a group with several nodes
+//
+// Its addresses, gossip and the way to the coordinator last as long as the process.
+// What stands on the store is a life, from one opening to the next, with a stack of its
+// own:
+//
+//	open as a replica: follow the master's log, pass clients on to it
+//	elected:           stop following, Promote, lead (ship), Lead, then serve
+//	                   sessions, flows and clients
+//	master no more:    answer nothing, end the life, open anew as a replica
+//
+// A life ends when the lease is over or another term is in force, when its log fails,
+// and when the store was replaced by a copy of the master's. Promotion needs no new
+// life. Clients that wait for a master while this node becomes it go on to itself. A
+// node that stops while it is master commits what it holds and gives its epoch back, so
+// that another member is elected at once. A log that has diverged is set aside: the
+// node neither follows nor is elected until an operator has decided.
+//
+// Operators' questions are answered by the master alone; replicas have nothing of their
+// own to tell, and say who decides where an order was meant for a master.
 package node

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 )
@@ -12,14 +11,13 @@ import (
 // stack runs the parts of a node. It is used by one goroutine, but for
 // stopping.
 type stack struct {
-	log      *slog.Logger
 	stops    []func() error
 	fail     chan error // capacity 1: the first failure of a running part
 	once     sync.Once
 	stopping atomic.Bool // close has begun
 }
 
-func newStack(log *slog.Logger) *stack { return &stack{log: log, fail: make(chan error, 1)} }
+func newStack() *stack { return &stack{fail: make(chan error, 1)} }
 
 // failed notes that a part ended although nobody stopped it.
 func (s *stack) failed(name string, err error) {

@@ -3,14 +3,13 @@ package node
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
 )
 
 func TestStackStopsInReverseOrderAndJoins(t *testing.T) {
-	s := newStack(slog.New(slog.DiscardHandler))
+	s := newStack()
 	var order []string
 	part := func(name string) {
 		s.run(t.Context(), name, func(ctx context.Context) error {
@@ -42,7 +41,7 @@ func TestStackStopsInReverseOrderAndJoins(t *testing.T) {
 }
 
 func TestStackEndsWhenAPartFails(t *testing.T) {
-	s := newStack(slog.New(slog.DiscardHandler))
+	s := newStack()
 	stopped := false
 	s.run(t.Context(), "other", func(ctx context.Context) error {
 		<-ctx.Done()
@@ -57,7 +56,7 @@ func TestStackEndsWhenAPartFails(t *testing.T) {
 	if !stopped {
 		t.Error("the other part was left running")
 	}
-	s = newStack(slog.New(slog.DiscardHandler))
+	s = newStack()
 	s.run(t.Context(), "quiet", func(context.Context) error { return nil })
 	if err := s.wait(t.Context()); err == nil || !strings.Contains(err.Error(), "quiet") {
 		t.Errorf("a part that ended without a word: %v; want an error", err)

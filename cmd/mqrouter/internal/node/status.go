@@ -21,12 +21,12 @@ import (
 func (n *brokerNode) Status() admin.Status {
 	s := n.status(n.broker.Topology())
 	b := n.broker.Status()
-	s.Log = &admin.Log{
-		Incarnation: fmt.Sprintf("%016x", uint64(b.Incarnation)), Epoch: b.Lineage,
-		Begin: uint64(b.Log.Begin), Committed: uint64(b.Log.Committed), Snapshot: uint64(b.Log.Snapshot), Problem: b.Held,
-	}
+	s.Log = logOf(&b)
 	if b.Held != "" {
 		s.Reasons = append(s.Reasons, b.Held)
+	}
+	if n.voter != nil {
+		voterStatus(&s, n.voter)
 	}
 	if p := n.aclProblem(); p != "" {
 		s.Reasons = append(s.Reasons, "access file: the last good one is in force: "+p)
@@ -62,6 +62,13 @@ func (n *brokerNode) Status() admin.Status {
 			Target: in.Flow.Target, Channel: in.Flow.Channel, Lane: in.Flow.Lane, Settled: in.Settled, Orphans: in.Orphans})
 	}
 	return s
+}
+
+func logOf(b *broker.Status) *admin.Log {
+	return &admin.Log{
+		Incarnation: fmt.Sprintf("%016x", uint64(b.Incarnation)), Epoch: b.Lineage,
+		Begin: uint64(b.Log.Begin), Committed: uint64(b.Log.Committed), Snapshot: uint64(b.Log.Snapshot), Problem: b.Held,
+	}
 }
 
 // flows joins what the log knows of each leg with what its session does.

@@ -1,0 +1,335 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/rocketmq"
+	"github.com/mqrouter/mqrouter/internal/bounds"
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/internal/gossip"
+	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/coordinator/raft"
+	"github.com/mqrouter/mqrouter/replication/masters"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// memberNode is a broker of a group with several nodes. Addresses, gossip and the way to
+// the coordinator are its own and last as long as the process; what stands on the store
+// lasts from one opening of it to the next and is its life.
+type memberNode struct {
+	*base
+	o       Options // with everything filled in
+	coord   coordinator.Coordinator
+	timing  coordinator.Timing
+	voter   *raft.Voter // nil unless this node votes
+	dialer  *peer.Dialer
+	masters *masters.Directory
+	door    *door
+	guard   *peer.TLS
+
+	life atomic.Pointer[life] // nil between two
+
+	mu      sync.Mutex
+	seat    rocketmq.Upstream // where the master serves clients; guarded by mu
+	changed chan struct{}     // closed when seat is another; guarded by mu
+	term    coordinator.Term  // newest known; guarded by mu
+	problem string            // why there is no life, or it is of no use; guarded by mu
+}
+
+// member runs a broker of a group with several nodes until ctx ends.
+func member(ctx context.Context, b *base, o Options) error {
+	m := &memberNode{base: b, o: o, changed: make(chan struct{})}
+	if err := m.start(ctx); err != nil {
+		return errors.Join(err, m.close())
+	}
+	return m.serve(ctx)
+}
+
+// topologyNow is the topology in force: what the file says, since a member applies it
+// to whatever life it has.
+func (m *memberNode) topologyNow() *zone.Topology { return m.source.Current() }
+
+func (m *memberNode) start(ctx context.Context) error {
+	if m.o.FS == nil {
+		m.o.FS = disk.OS{}
+	}
+	var err error
+	if m.o.Limits.SegmentBytes == 0 {
+		if m.o.Limits.SegmentBytes, err = m.cfg.SegmentBytes(); err != nil {
+			return err
+		}
+	}
+	if err := m.joinCity(m.topologyNow); err != nil {
+		return err
+	}
+	m.masters = masters.New(func() []masters.Hint { return leadersIn(m.city) })
+	others, err := m.startCoordinator(ctx)
+	if err != nil {
+		return err
+	}
+	if err := m.startSessions(ctx, others); err != nil {
+		return err
+	}
+	m.watched.queues.add(m.usage)
+	desk := memberDesk{m}
+	m.letters, m.flowDesk, m.groups, m.waiting = desk, desk, desk, waitingOf{desk}
+	if err := m.serveAdmin(ctx, m, m.topologyNow); err != nil {
+		return err
+	}
+	ln, err := m.listen(ctx, "client", m.self.Client)
+	if err != nil {
+		return err
+	}
+	m.door = newDoor(ln)
+	m.onStop("client address", m.door.close)
+	m.run(ctx, "member", m.live)
+	return nil
+}
+
+// startCoordinator makes the way to the city's coordinator, and this node a voter if it
+// is one.
+func (m *memberNode) startCoordinator(ctx context.Context) (others map[string]func(net.Conn), err error) {
+	c := city{m.base, m.topologyNow}
+	m.timing = c.timing()
+	info := c.info()
+	if info == nil || info.Coordinator == nil || info.Coordinator.Driver != zone.CoordinatorRaft {
+		return nil, errors.New("the coordinator of this city is not raft, the only one that this version drives")
+	}
+	o := raft.ClientOptions{Voters: c.voters, Dial: c.dial, Self: m.self.Name, Role: zone.RoleBroker}
+	if m.self.Votes() {
+		if m.voter, err = c.startVoter(ctx); err != nil {
+			return nil, err
+		}
+		others, o.Local = c.voterProtocols(m.voter), m.voter
+	}
+	client := raft.NewClient(o)
+	m.coord = client
+	m.onStop("way to the coordinator", func() error { client.Close(); return nil })
+	return others, nil
+}
+
+// startSessions listens for the sessions of other nodes and makes the dialler of this
+// one's.
+func (m *memberNode) startSessions(ctx context.Context, others map[string]func(net.Conn)) error {
+	incarnation, err := newIncarnation()
+	if err != nil {
+		return err
+	}
+	options := func(guard *peer.TLS) peer.Options {
+		return peer.Options{
+			Self: m.certs.Identity(), Group: m.self.Group.Name, Incarnation: incarnation, TLS: guard, Logger: m.log, DialContext: m.net.Dial,
+			Topology: func() (zone.Epoch, zone.Digest) { t := m.topologyNow(); return t.Epoch, t.Digest },
+		}
+	}
+	if m.dialer, err = peer.NewDialer(options(m.inCity(m.topologyNow, zone.RoleBroker, zone.RoleRouter))); err != nil {
+		return err
+	}
+	m.watched.peers = append(m.watched.peers, watchedPeers{"out", m.dialer.Stats})
+	m.onStop("peer dialler", m.dialer.Close)
+	m.guard = m.inCity(m.topologyNow, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleCoordinator)
+	listening := options(m.guard)
+	listening.Others, listening.Fellow = others, m.fellow
+	l, err := m.peerListener(listening, m.serveSession)
+	if err != nil {
+		return err
+	}
+	return m.servePeers(ctx, l)
+}
+
+// fellow reports whether the topology names a node as another member of this group.
+func (m *memberNode) fellow(id peer.Identity) bool {
+	t := m.topologyNow()
+	g := t.FindGroup(m.self.Group.Name)
+	if g == nil || id.Name == m.self.Name {
+		return false
+	}
+	n := g.Member(id.Name)
+	return n != nil && peer.IdentityFor(t.Deployment, n) == id
+}
+
+// serveSession hands a session to what its first frame asks for, when this node is the
+// master; else it says who is.
+func (m *memberNode) serveSession(ctx context.Context, s *peer.Session) {
+	first, err := s.Recv(ctx)
+	if err != nil {
+		return
+	}
+	if err := m.guard.Authorize(s.Identity()); err != nil {
+		s.CloseText(wire.CodeWrongIdentity, err.Error())
+		return
+	}
+	if s.Peer().Role == zone.RoleCoordinator {
+		s.CloseText(wire.CodeWrongIdentity, "a coordinator has no records")
+		return
+	}
+	l := m.life.Load()
+	if first.Type == wire.TypeFollow {
+		if l == nil || !l.serveFollower(ctx, s, first) {
+			m.refuse(ctx, s, first)
+		}
+		return
+	}
+	if err := speaksForItself(m.topologyNow(), s.Identity(), first); err != nil {
+		s.CloseText(wire.CodeWrongIdentity, err.Error())
+		return
+	}
+	if l == nil || !l.serveAsMaster(ctx, s, first) {
+		m.refuse(ctx, s, first)
+	}
+}
+
+// refuse says that this node is not the master, and who is. A node that is about to be
+// says so in other words, and nobody looks for the master elsewhere.
+func (m *memberNode) refuse(ctx context.Context, s *peer.Session, first wire.Frame) {
+	t := m.known()
+	f := masters.Refusal(&first, t.Master, t.Epoch, "this node is not the master of group "+string(m.self.Group.Name))
+	code := wire.CodeNotMaster
+	if t.Master == m.self.Name {
+		code = wire.CodeHeld
+		r := wire.Refuse{Code: code, Text: "this node is about to be master"}
+		f.Payload = r.Append(nil)
+	}
+	_ = s.Send(ctx, f) // the end of the session says it, too
+	_ = s.Close(code)
+}
+
+// known returns the newest term that this node knows.
+func (m *memberNode) known() coordinator.Term {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.term
+}
+
+// learn takes a term: who asks this node is told of it, its clients go to its master,
+// and gossip says whether that is this one.
+func (m *memberNode) learn(t coordinator.Term, leads bool) {
+	seat := rocketmq.Upstream{}
+	if n := m.topologyNow().FindNode(t.Master); n != nil && (t.Master != m.self.Name || leads) {
+		seat = rocketmq.Upstream{Node: n.Name, Epoch: t.Epoch, Addr: n.Client}
+	}
+	m.mu.Lock()
+	m.term = t
+	if seat.Node != m.seat.Node || seat.Epoch != m.seat.Epoch || seat.Addr != m.seat.Addr {
+		if seat.Node != "" {
+			seat.TLS = m.clientTLSOf(seat.Node)
+		}
+		m.seat = seat
+		close(m.changed)
+		m.changed = make(chan struct{})
+	}
+	m.mu.Unlock()
+	if err := m.city.SetMeta(func(x *gossip.Meta) { x.Term, x.Leads = t.Epoch, leads }); err != nil && !errors.Is(err, gossip.ErrClosed) {
+		m.log.Warn("gossip does not tell who is master", "err", err)
+	}
+}
+
+// clientTLSOf returns what a member's front end is met with: it proves to be that node.
+func (m *memberNode) clientTLSOf(node zone.Node) *tls.Config {
+	if node == m.self.Name { // the way to oneself, which package peer refuses
+		return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
+			VerifyConnection: func(cs tls.ConnectionState) error {
+				if own := m.certs.Certificate(); len(cs.PeerCertificates) == 0 || !bytes.Equal(cs.PeerCertificates[0].Raw, own.Certificate[0]) {
+					return errors.New("somebody else answers at this node's client address")
+				}
+				return nil
+			}}
+	}
+	t := m.topologyNow()
+	id := peer.IdentityFor(t.Deployment, t.FindNode(node))
+	return m.tls(m.topologyNow, zone.RoleBroker).Client("to "+string(node), &id)
+}
+
+// upstream implements rocketmq.ForwarderOptions.Master.
+func (m *memberNode) upstream() (rocketmq.Upstream, <-chan struct{}) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.seat, m.changed
+}
+
+// fronts returns which nodes of a group serve clients now, the master first.
+func (m *memberNode) fronts(g *zone.GroupInfo) []*zone.NodeInfo {
+	living := map[zone.Node]bool{m.self.Name: true}
+	for _, x := range m.city.Members() {
+		living[x.Name] = true
+	}
+	list := slices.Clone(m.masters.Order(g))
+	if g.Name == m.self.Group.Name { // what this node knows of its own group is newer than gossip
+		if master := g.Member(m.known().Master); master != nil {
+			list = append([]*zone.NodeInfo{master}, slices.DeleteFunc(list, func(n *zone.NodeInfo) bool { return n == master })...)
+		}
+	}
+	return slices.DeleteFunc(list, func(n *zone.NodeInfo) bool { return !living[n.Name] })
+}
+
+// leadersIn returns which nodes of a pool say that they are masters.
+func leadersIn(p *gossip.Pool) []masters.Hint {
+	var all []masters.Hint
+	for _, m := range p.Members() {
+		if m.Leads {
+			all = append(all, masters.Hint{Group: m.Group, Node: m.Name, Epoch: m.Term})
+		}
+	}
+	return all
+}
+
+// usage tells how full the bounds of the present life are.
+func (m *memberNode) usage() []bounds.Usage {
+	if l := m.life.Load(); l != nil {
+		return l.usage()
+	}
+	return nil
+}
+
+// reopenAfter is how long a life must have lasted for the next one to begin at once.
+const reopenAfter = time.Second
+
+// live opens the store, again and again: what was master begins anew as a replica.
+func (m *memberNode) live(ctx context.Context) error {
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := m.oneLife(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		var fatal *fatalError
+		if errors.As(err, &fatal) {
+			return fatal.err
+		}
+		m.say(err)
+		if wait := reopenAfter - time.Since(began); wait > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(wait):
+			}
+		}
+	}
+	return nil
+}
+
+// say notes and logs why a life has ended; nil is no trouble.
+func (m *memberNode) say(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+		m.log.Warn("broker is opened again as a replica", "err", err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.problem = text
+}
+
+// fatalError ends the node: whoever runs it starts it again.
+type fatalError struct{ err error }
+
+func (e *fatalError) Error() string { return e.err.Error() }
+func (e *fatalError) Unwrap() error { return e.err }

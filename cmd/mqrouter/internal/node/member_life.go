@@ -1,0 +1,277 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/broker/rocketmq"
+	"github.com/mqrouter/mqrouter/internal/bounds"
+	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/ship"
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// life is one opening of a member's store: a replica that may become master, once. What
+// was master ends with its life.
+type life struct {
+	*brokerNode // its stack is the life's own
+	m           *memberNode
+	place       *coordinator.Member
+	follower    *ship.Follower
+
+	epoch atomic.Uint64 // that this life leads; 0 = none
+	unfit atomic.Bool   // its log must not be elected
+
+	mu     sync.Mutex
+	leader *ship.Leader // nil unless promoted; guarded by mu
+	serves bool         // the master's sessions are taken; guarded by mu
+}
+
+// beatOfLife is how soon a life notices that it holds the lease of a new epoch.
+const beatOfLife = 25 * time.Millisecond
+
+// oneLife opens the store and lives until ctx ends or the store has to be opened again.
+func (m *memberNode) oneLife(ctx context.Context) error {
+	l := &life{m: m, brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
+	err := l.open(ctx)
+	if err == nil {
+		m.say(nil)
+		m.life.Store(l)
+		err = l.serveStore(ctx)
+		m.life.Store(nil)
+	}
+	m.learn(m.known(), false)
+	return errors.Join(err, l.close())
+}
+
+// open opens the store as a replica.
+func (l *life) open(ctx context.Context) error {
+	m := l.m
+	var err error
+	l.broker, err = broker.Open(ctx, broker.Options{FS: m.o.FS, Limits: m.o.Limits, Dir: m.cfg.DataDir, Node: m.self,
+		Topology: m.topologyNow(), Logger: m.log, Meter: m.meter(), Tracer: m.tracer(), ChangeOf: changeOf,
+		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync}})
+	if err != nil {
+		return &fatalError{err}
+	}
+	l.run(ctx, "broker", l.broker.Run)
+	l.place = coordinator.NewMember(coordinator.MemberOptions{Coordinator: m.coord, Group: m.self.Group.Name, Node: m.self.Name,
+		Timing: m.timing, Standing: l.standing, Logger: m.log})
+	l.follower, err = ship.NewFollower(ship.FollowerOptions{Self: m.self.Name, Group: m.self.Group.Name, Log: l.broker.Log(),
+		Restore: broker.NewRestore(m.o.FS, m.cfg.DataDir), Dial: l.dial, Rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())),
+		Logger: m.log, Meter: m.meter()})
+	if err != nil {
+		return err
+	}
+	l.run(ctx, "topology", l.applyTopology)
+	l.run(ctx, "place in the group", l.place.Run)
+	return nil
+}
+
+// applyTopology is followTopology of a member, whose node tells gossip by itself.
+func (l *life) applyTopology(ctx context.Context) error { return l.followTopology(ctx) }
+
+// dial opens a session with the master of the group, for its log.
+func (l *life) dial(ctx context.Context, master zone.Node, session uint64) (wire.Stream, error) {
+	t := l.m.topologyNow()
+	n := t.FindNode(master)
+	if n == nil {
+		return nil, fmt.Errorf("node %s is not in the topology", master)
+	}
+	addr := n.Peer
+	if told := memberAddr(l.m.city, master); told != "" {
+		addr = told
+	}
+	s, err := l.m.dialer.Open(ctx, peer.Target{Identity: peer.IdentityFor(t.Deployment, n), Addr: addr,
+		Destination: l.self.City.Name, Class: zone.ClassBulk}, session)
+	if err != nil {
+		return nil, err // not s: a nil *Session is no nil Stream
+	}
+	return s, nil
+}
+
+// standing says where the log stands, for an election.
+func (l *life) standing() coordinator.Standing {
+	log := l.broker.Log()
+	s := coordinator.Standing{Incarnation: log.Incarnation(), Committed: log.Committed(), End: log.Synced(), Fit: !l.unfit.Load() && log.Err() == nil}
+	if rows := log.Lineage(); len(rows) > 0 {
+		s.Epoch = rows[len(rows)-1].Epoch
+	}
+	return s
+}
+
+func (l *life) holdsLease() bool {
+	epoch := l.epoch.Load()
+	return epoch != 0 && l.place.Holds(epoch)
+}
+
+func (l *life) master() (zone.Node, uint64) {
+	t := l.m.known()
+	return t.Master, t.Epoch
+}
+
+func (l *life) inSync() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leader == nil {
+		return 0
+	}
+	return l.leader.InSync()
+}
+
+// reigns reports whether this life serves as the group's master.
+func (l *life) reigns() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.serves
+}
+
+// serveFollower ships the log to a replica; false = this life is not promoted.
+func (l *life) serveFollower(ctx context.Context, s *peer.Session, first wire.Frame) bool {
+	l.mu.Lock()
+	leader := l.leader
+	l.mu.Unlock()
+	if leader == nil {
+		return false
+	}
+	if err := leader.Serve(ctx, s.Identity().Name, s, first); err != nil && ctx.Err() == nil {
+		l.log.Debug("session of a replica ended", "peer", string(s.Identity().Name), "err", err)
+	}
+	return true
+}
+
+// serveAsMaster serves a session; false = this life is not the master's.
+func (l *life) serveAsMaster(ctx context.Context, s *peer.Session, first wire.Frame) bool {
+	if !l.reigns() || !l.holdsLease() {
+		return false
+	}
+	l.dispatch(ctx, s, first)
+	return true
+}
+
+// serveStore is a replica until it is elected, and then the master until it is no more. nil
+// asks for a new life.
+func (l *life) serveStore(ctx context.Context) error {
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- l.follower.Run(following) }()
+	front, err := l.startForwarder()
+	if err != nil {
+		stop()
+		<-ended
+		return err
+	}
+	why := l.awaitElection(ctx, ended)
+	stop()
+	if !why.ended {
+		<-ended
+	}
+	if why.elected == nil {
+		return errors.Join(why.follower, front.stop())
+	}
+	err = l.reign(ctx, *why.elected, front)
+	return errors.Join(err, front.stop())
+}
+
+// turning is why a replica is none any more.
+type turning struct {
+	elected  *coordinator.Term // it holds the lease of this term's epoch
+	ended    bool              // its follower has ended
+	follower error             // why; nil asks for a new life
+}
+
+// awaitElection follows the term until this node leads it or nothing more can be done.
+func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
+	beat := time.NewTicker(beatOfLife)
+	defer beat.Stop()
+	for {
+		t, changed := l.place.Term()
+		l.m.learn(t, false)
+		l.follower.Observe(t)
+		if t.Master == l.self.Name && l.place.Holds(t.Epoch) {
+			return turning{elected: &t}
+		}
+		select {
+		case <-ctx.Done():
+			return turning{}
+		case err := <-ended:
+			var diverged *ship.DivergedError
+			if !errors.As(err, &diverged) {
+				if err == nil {
+					err = errors.New("the follower ended without a reason")
+				}
+				if errors.Is(err, ship.ErrReplaced) {
+					l.log.Info("store was replaced by a copy of the master's")
+					err = nil
+				}
+				return turning{follower: err, ended: true}
+			}
+			l.setAside(err)
+			ended = nil
+			<-ctx.Done()
+			return turning{follower: err, ended: true}
+		case <-changed:
+		case <-beat.C:
+		}
+	}
+}
+
+// setAside keeps a member out of its group whose log holds what the group has not: only
+// an operator knows what it is worth.
+func (l *life) setAside(err error) {
+	l.unfit.Store(true)
+	l.place.Kick()
+	l.log.Error("this member's log has diverged from its group's; it is set aside", "err", err)
+	l.m.mu.Lock()
+	l.m.problem = err.Error()
+	l.m.mu.Unlock()
+}
+
+// serving is a front end at the client address.
+type serving struct {
+	cancel context.CancelFunc
+	done   chan struct{} // closed when it has ended
+	err    error         // read after done
+}
+
+// stop ends it within its grace period. A second stop returns the same.
+func (s *serving) stop() error {
+	s.cancel()
+	<-s.done
+	return s.err
+}
+
+// startForwarder passes clients on to the master.
+func (l *life) startForwarder() (*serving, error) {
+	m := l.m
+	f, err := rocketmq.NewForwarder(rocketmq.ForwarderOptions{Master: m.upstream, Dial: m.net.Dial, TLS: m.clientTLS(),
+		PlaintextOff: !m.cfg.Plaintext, Grace: turnGrace, Logger: m.log})
+	if err != nil {
+		return nil, err
+	}
+	l.watched.queues.add(f.Usage)
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &serving{cancel: cancel, done: make(chan struct{})}
+	at := m.door.turn()
+	go func() {
+		defer close(s.done)
+		s.err = f.Run(ctx, at)
+	}()
+	return s, nil
+}
+
+// turnGrace is how long the calls that a replica passes on have to end when it is none
+// any more.
+const turnGrace = 500 * time.Millisecond
+
+// usage tells how full the bounds of this life are.
+func (l *life) usage() []bounds.Usage { return l.watched.queues.read() }

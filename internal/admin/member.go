@@ -1,0 +1,37 @@
+package admin
+
+import "time"
+
+// Member says what a broker is in its group of several nodes. Positions are those of the
+// group's log.
+type Member struct {
+	Role      string   `json:"role"`             // replica, promoting, master, draining, deposed; opening between two
+	Epoch     uint64   `json:"epoch"`            // newest known
+	Master    string   `json:"master,omitempty"` // in Epoch; empty: nobody
+	InSync    []string `json:"in_sync,omitempty"`
+	Proposed  []string `json:"proposed,omitempty"` // the set being changed to
+	End       uint64   `json:"end"`
+	Synced    uint64   `json:"synced"`
+	Committed uint64   `json:"committed"`
+	Problem   string   `json:"problem,omitempty"` // why the node is of no use to its group now
+
+	// Of a replica.
+	Following bool   `json:"following,omitempty"` // a session with the master is under way
+	FollowErr string `json:"follow_error,omitempty"`
+	// Of a master, its replicas.
+	Replicas []Replica `json:"replicas,omitempty"`
+
+	// While the coordinator does not answer: since when, and why.
+	Unheard        time.Time `json:"unheard,omitzero"`
+	CoordinatorErr string    `json:"coordinator_error,omitempty"`
+}
+
+// Replica is one as its master sees it.
+type Replica struct {
+	Node    string    `json:"node"`
+	Phase   string    `json:"phase"` // absent, async, semi-sync, sync
+	Since   time.Time `json:"since"`
+	Behind  uint64    `json:"behind"`            // bytes that are not durable there
+	Awaited bool      `json:"awaited,omitempty"` // acknowledgements wait for it
+	Fault   string    `json:"fault,omitempty"`
+}
