@@ -88,28 +88,13 @@ func (f *outFlow) label(t zone.Topic) uint8 {
 // budgetLoop does what topics declare for backlogs that have reached their
 // budgets.
 func (b *Broker) budgetLoop() {
-	tick := time.NewTicker(overEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-b.overKick:
-		case <-tick.C:
-		}
+	b.loop(overEvery, b.overKick, func() time.Duration {
 		if err := b.enforceBudgets(b.ctx); err != nil && b.ctx.Err() == nil {
 			b.logger.Warn("a backlog beyond its budget could not be given up, trying again", "group", string(b.self), "err", err)
 		}
-		rest := time.NewTimer(overRest)
-		select {
-		case <-b.ctx.Done():
-			rest.Stop()
-			return
-		case <-rest.C:
-		}
-	}
+		b.pause(overRest)
+		return overEvery
+	})
 }
 
 // excess is a topic's backlog at one leg that is too large.

@@ -160,21 +160,7 @@ func (b *Broker) termsOf(name zone.Topic) zone.Transaction {
 
 // checkLoop asks producers about half messages whose time has come, and parks
 // those about which it has asked often enough.
-func (b *Broker) checkLoop() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-b.halves.check.kick:
-		case <-timer.C:
-		}
-		timer.Reset(b.checkRound())
-	}
-}
+func (b *Broker) checkLoop() { b.loop(0, b.halves.check.kick, b.checkRound) }
 
 // checkRound looks at what is due and returns how long nothing will be.
 func (b *Broker) checkRound() time.Duration {

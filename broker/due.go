@@ -54,19 +54,7 @@ type dueLoop struct {
 func (b *Broker) dueLoop() {
 	d := &dueLoop{b: b, window: timer.NewWindow(dueWindow), read: map[uint64]uint64{}, blocked: newBlocked(),
 		told: loglimit.Limit{Lines: 1, Window: time.Minute}}
-	wake := time.NewTimer(0)
-	defer wake.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-b.dueKick:
-		case <-wake.C:
-		}
-		wake.Reset(d.step())
-	}
+	b.loop(0, b.dueKick, d.step)
 }
 
 // step does what is due and returns when to come again.

@@ -65,28 +65,13 @@ const (
 // receiptLoop gives receipts when something was settled, and tries again later what
 // could not be given.
 func (b *Broker) receiptLoop() {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-b.receiptKick:
-		case <-timer.C:
-		}
+	b.loop(0, b.receiptKick, func() time.Duration {
 		// Wait for company: one receipt then tells of many messages.
-		timer.Reset(b.limits.ProgressDelay)
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-timer.C:
+		if b.pause(b.limits.ProgressDelay) && b.giveReceipts(b.ctx) {
+			return receiptRetry
 		}
-		if b.giveReceipts(b.ctx) {
-			timer.Reset(receiptRetry)
-		}
-	}
+		return farWake
+	})
 }
 
 // giveReceipts gives what receipts are due. later says that some could not be given

@@ -9,16 +9,7 @@ import (
 
 // trimLoop removes what nobody needs any more.
 func (b *Broker) trimLoop() {
-	tick := time.NewTicker(b.limits.TrimEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-tick.C:
-		}
+	b.loop(b.limits.TrimEvery, nil, func() time.Duration {
 		trim := b.trimFollowing
 		if b.serves() {
 			trim = func() error { return b.trim(wallNow()) }
@@ -26,7 +17,8 @@ func (b *Broker) trimLoop() {
 		if err := trim(); err != nil && b.ctx.Err() == nil {
 			b.logger.Warn("trim failed", "group", string(b.self), "err", err)
 		}
-	}
+		return b.limits.TrimEvery
+	})
 }
 
 // trim removes whole segments of the log below everything that is still

@@ -28,22 +28,13 @@ const (
 
 // snapshotLoop writes snapshots when enough log has come or enough time gone.
 func (b *Broker) snapshotLoop() {
-	tick := time.NewTicker(b.limits.SnapshotEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-b.ctx.Done():
-			return
-		case <-b.failed:
-			return
-		case <-b.snapKick:
-		case <-tick.C:
-		}
+	b.loop(b.limits.SnapshotEvery, b.snapKick, func() time.Duration {
 		if err := b.snapshot(b.ctx); err != nil && b.ctx.Err() == nil {
 			b.metrics.snapshotFailed()
 			b.logger.Warn("snapshot failed", "group", string(b.self), "err", err)
 		}
-	}
+		return b.limits.SnapshotEvery
+	})
 }
 
 // snapshot writes a snapshot unless the newest one is of this position. The

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -123,9 +122,6 @@ func (e *RequestError) Unwrap() error { return e.Err }
 // every letter.
 const maxPropertyFilters = 32
 
-// maxRequest bounds the body of a request, in bytes.
-const maxRequest = 64 << 10
-
 func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 	mux.HandleFunc("GET /v1/dead-letters", func(w http.ResponseWriter, r *http.Request) {
 		if !atHome(w, r) || !s.admit(w) {
@@ -152,9 +148,7 @@ func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 		}
 		defer s.dismiss()
 		var req ReplayRequest
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&req); err != nil {
+		if err := readBody(w, r, maxRequest, &req); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}

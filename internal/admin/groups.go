@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -48,9 +47,7 @@ func (s *Server) groupRoutes(mux *http.ServeMux, g Groups) {
 		}
 		defer s.dismiss()
 		var req ResetRequest
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&req); err != nil || req.Group == "" || req.Topic == "" {
+		if err := readBody(w, r, maxRequest, &req); err != nil || req.Group == "" || req.Topic == "" {
 			http.Error(w, "send {\"group\": NAME, \"topic\": NAME, \"to\": earliest, latest, time or offset}", http.StatusBadRequest)
 			return
 		}

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"mime"
 	"net"
 	"net/http"
@@ -57,4 +58,15 @@ func who(r *http.Request) string {
 		return r.TLS.PeerCertificates[0].Subject.CommonName + " at " + r.RemoteAddr
 	}
 	return r.RemoteAddr
+}
+
+// maxRequest bounds the body of a request, in bytes.
+const maxRequest = 64 << 10
+
+// readBody reads the body of a request, of most bytes at most, into v. Keys that are
+// unknown are errors.
+func readBody(w http.ResponseWriter, r *http.Request, most int64, v any) error {
+	dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, most))
+	dec.DisallowUnknownFields()
+	return dec.Decode(v)
 }

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -117,9 +116,7 @@ func (s *Server) waitingRoutes(mux *http.ServeMux, d Waiting) {
 		}
 		defer s.dismiss()
 		var o WaitingOrder
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&o); err != nil {
+		if err := readBody(w, r, maxOrder, &o); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}

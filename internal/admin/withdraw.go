@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"time"
 )
@@ -38,9 +37,7 @@ func (s *Server) flowRoutes(mux *http.ServeMux, f Flows) {
 			return
 		}
 		var req WithdrawRequest
-		dec := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxRequest))
-		dec.DisallowUnknownFields()
-		if err := dec.Decode(&req); err != nil || req.Group == "" {
+		if err := readBody(w, r, maxRequest, &req); err != nil || req.Group == "" {
 			http.Error(w, "send {\"group\": NAME, \"dry_run\": true or false}", http.StatusBadRequest)
 			return
 		}
