@@ -15,6 +15,7 @@ test: needs lint generate-check unit fuzz-short e2e ## everything that a change 
 unit: ## every package's tests, with the race detector, shuffled
 	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
 	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
+	go test -count=1 -timeout 10m ./replication/ship -seeds 300 -mutant-seeds 60 # likewise, and no broken rules
 	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/sim -seeds 300 # likewise, and fewer tests
 	go test -count=1 -timeout 10m ./router -run TestPathsSurviveFaults -seeds 20 # likewise
 
@@ -53,6 +54,7 @@ fuzz-short: ## every fuzz target with 2,000 inputs; unit runs their corpus too
 
 soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...
+	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/ship -seeds 10000
 	MQROUTER_RACE=1 go test -count=1 -timeout 1h -run 'TestFaults|TestLongCut' ./cmd/mqrouter/internal/e2e
 
 apache: ## the clients' scenarios against Apache RocketMQ itself, and what differs

@@ -27,7 +27,11 @@ func (b *Broker) append(ctx context.Context, o *op) error {
 	clear(o.places)
 	o.folded, o.owner = false, b
 	o.batch.Result, o.batch.Done = o, endOp
-	return b.log.Append(ctx, &o.batch)
+	err := b.log.Append(ctx, &o.batch)
+	if err != nil && b.member != nil {
+		return b.unanswered(err)
+	}
+	return err
 }
 
 // endOp tells the owner of a batch what became of it.
@@ -91,9 +95,8 @@ func (b *Broker) deliver(c *commitlog.Committed) {
 	}
 	b.mu.Lock()
 	if b.cold {
-		err := b.warm(c.End)
 		b.mu.Unlock()
-		if err != nil {
+		if err := b.warm(c.End); err != nil {
 			b.fail(err)
 		}
 		return

@@ -107,7 +107,7 @@ func (a *arriving) give(n int) { a.n.Add(-int64(n)) }
 
 // schedule brings the agenda up to date with the fold. mu is held. Time counts
 // from when this process has heard of the half message, so a step of the wall clock
-// changes nothing, and a restart begins the present wait anew.
+// changes nothing; over a restart the wall clock counts (scheduleAll).
 func (b *Broker) schedule() {
 	if !b.state.halves.HasChanged() {
 		return
@@ -130,14 +130,26 @@ func (b *Broker) schedule() {
 	}
 }
 
-// scheduleAll puts every half message that the restored fold knows on the agenda.
+// scheduleAll puts every half message that the restored fold knows on the agenda. What
+// is left of its present wait is known by the wall clock only: one that was set back
+// makes it at most the whole wait again.
 func (b *Broker) scheduleAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.schedule()
 	now := time.Duration(b.now())
 	for _, h := range b.state.halves.Pending() {
-		b.halves.agenda.Set(h, now+b.presentWait(h))
+		from := h.Stored
+		if h.Asked > 0 {
+			from = h.Last
+		}
+		wait := b.presentWait(h)
+		left := wait
+		if !from.IsZero() {
+			// Both times are whole milliseconds, rounded down.
+			left = min(max(from.Add(wait+time.Millisecond).Sub(wallNow()), 0), wait)
+		}
+		b.halves.agenda.Set(h, now+left)
 	}
 }
 

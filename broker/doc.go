@@ -48,8 +48,8 @@
 //     nowhere. What decides it is one record: the message again, which delivers and
 //     settles, a rollback, or a dead letter. The first in the log counts.
 //   - A half message that nobody decides is asked about at most as often as its topic
-//     says, on the monotonic clock of this process: a restart begins the present wait
-//     anew, a step of the wall clock changes nothing.
+//     says, on the monotonic clock of this process: a step of the wall clock changes
+//     nothing. A restart goes on with the present wait, by the wall clock.
 //   - On an idempotent topic a message counts once in its window: the fold ignores a
 //     copy, and its sender is answered like the first one's (package once). Its home
 //     group decides, so Publish passes it on (home.go).

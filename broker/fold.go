@@ -59,7 +59,7 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 	case record.TypeRollback:
 		return s.applyRollback(v.Body())
 	case record.TypeChecked:
-		return placement{ok: true}, s.applyChecked(v.Body())
+		return placement{ok: true}, s.applyChecked(v.Body(), v.Stored())
 	case record.TypeDeadLetter:
 		return s.applyDeadLetter(e, v)
 	case record.TypeProgress:

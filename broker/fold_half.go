@@ -174,13 +174,13 @@ func parseChecked(b []byte) ([]checkedItem, error) {
 // maxChecked bounds the checks that a record may say; topologies allow far fewer.
 const maxChecked = 1 << 30
 
-func (s *state) applyChecked(body []byte) error {
+func (s *state) applyChecked(body []byte, at time.Time) error {
 	items, err := parseChecked(body)
 	if err != nil {
 		return err
 	}
 	for _, it := range items {
-		s.halves.Checked(it.key, it.checks)
+		s.halves.Checked(it.key, it.checks, at)
 	}
 	return nil
 }

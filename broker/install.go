@@ -312,16 +312,18 @@ func (b *Broker) behindSnapshot() (bool, error) {
 }
 
 // warm makes the state of a store that was received, once its log has got to the
-// snapshot: end is what was committed now. mu is held.
+// snapshot: end is what was committed now. Who asks for the state waits meanwhile.
 func (b *Broker) warm(end record.Position) error {
 	if end < b.coldUntil {
 		return nil
 	}
+	b.mu.Lock()
 	b.warmTo = end
-	if err := b.restore(b.ctx); err != nil {
-		return err
+	err := b.restore(b.ctx)
+	b.cold = err != nil
+	b.mu.Unlock()
+	if err == nil {
+		b.scheduleAll()
 	}
-	b.cold = false
-	b.scheduleAll()
-	return nil
+	return err
 }

@@ -6,7 +6,7 @@
 // clock, and is a part of snapshots. It keeps where a half message's record is and
 // never the message. An Agenda says when each half message is looked at next; it
 // is kept beside the fold, on the monotonic clock of the process, and made anew
-// at every start. A Sealer makes the transaction ids that clients bring back.
+// at every start, from when each was stored or last asked about. A Sealer makes the transaction ids that clients bring back.
 //
 // The package never reads or writes a log and never speaks to a client: package
 // broker appends the records that a Table folds, and package rocketmq asks
@@ -29,9 +29,9 @@
 //
 // A snapshot of a Table, integers unsigned varints unless marked:
 //
-//	version u8 = 1 | committed, rolled back, parked, repeated |
+//	version u8 = 2 | committed, rolled back, parked, repeated |
 //	n topics: length, name |
 //	n half messages, ascending by position: position, epoch, where it is, its size,
-//	    topic (index in the list), stored ms, immunity ms, checks |
+//	    topic (index in the list), stored ms, immunity ms, checks, last check ms (not in version 1) |
 //	n decisions, in order: position, epoch, outcome u8
 package transaction

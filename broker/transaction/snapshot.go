@@ -11,12 +11,15 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-const snapshotVersion = 1
+const (
+	snapshotVersion = 2
+	snapshotNoLast  = 1 // without the times of last checks
+)
 
 // About how many bytes a half message and a decision take in a snapshot, so that its
 // memory is asked for once.
 const (
-	halfBytes    = 32
+	halfBytes    = 38
 	decidedBytes = 9
 )
 
@@ -40,7 +43,7 @@ func (t *Table) Append(dst []byte) []byte {
 		}
 		for _, n := range [...]uint64{
 			uint64(h.Key.Position), h.Key.Epoch, uint64(h.Position), uint64(h.Size), at,
-			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks),
+			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks), lastMillis(h),
 		} {
 			dst = binary.AppendUvarint(dst, n)
 		}
@@ -53,6 +56,14 @@ func (t *Table) Append(dst []byte) []byte {
 		dst = append(dst, byte(t.decided[k]))
 	}
 	return dst
+}
+
+// lastMillis is when a half message was asked about last; 0 = not known.
+func lastMillis(h *Half) uint64 {
+	if h.Last.IsZero() {
+		return 0
+	}
+	return uint64(max(h.Last.UnixMilli(), 0))
 }
 
 func (k Key) compare(o Key) int {
@@ -82,7 +93,8 @@ func (t *Table) appendTopics(dst []byte) ([]byte, map[zone.Topic]uint64) {
 func Parse(b []byte) (*Table, error) {
 	r := reader{b: b}
 	t := NewTable()
-	if r.byte() != snapshotVersion {
+	version := r.byte()
+	if version != snapshotVersion && version != snapshotNoLast {
 		return nil, ErrSnapshot
 	}
 	totals := Totals{Committed: r.uint(), RolledBack: r.uint(), Parked: r.uint(), Repeated: r.uint()}
@@ -90,7 +102,7 @@ func Parse(b []byte) (*Table, error) {
 	for i := range topics {
 		topics[i] = zone.Topic(r.take(r.uint()))
 	}
-	t.parseHalves(&r, topics)
+	t.parseHalves(&r, topics, version == snapshotVersion)
 	for range r.count() {
 		k := Key{Position: record.Position(r.uint()), Epoch: r.uint()}
 		o := Outcome(r.byte())
@@ -105,12 +117,16 @@ func Parse(b []byte) (*Table, error) {
 	return t, nil
 }
 
-func (t *Table) parseHalves(r *reader, topics []zone.Topic) {
+func (t *Table) parseHalves(r *reader, topics []zone.Topic, hasLast bool) {
 	var last Key
 	for i := range r.count() {
 		h := Half{Key: Key{Position: record.Position(r.uint()), Epoch: r.uint()}, Position: record.Position(r.uint())}
 		size, topic, stored, immunity, checks := r.uint(), r.uint(), r.uint(), r.uint(), r.uint()
-		if r.bad || size > 1<<32-1 || topic >= uint64(len(topics)) || stored > 1<<62 || immunity > maxImmunity || checks > maxChecks ||
+		asked := uint64(0)
+		if hasLast {
+			asked = r.uint()
+		}
+		if r.bad || size > 1<<32-1 || topic >= uint64(len(topics)) || stored > 1<<62 || asked > 1<<62 || immunity > maxImmunity || checks > maxChecks ||
 			(i > 0 && last.compare(h.Key) >= 0) {
 			r.bad = true
 			return
@@ -118,6 +134,9 @@ func (t *Table) parseHalves(r *reader, topics []zone.Topic) {
 		last = h.Key
 		h.Size, h.Topic, h.Stored = uint32(size), topics[topic], time.UnixMilli(int64(stored))
 		h.Immunity, h.Checks = time.Duration(immunity)*time.Millisecond, int(checks)
+		if asked > 0 {
+			h.Last = time.UnixMilli(int64(asked))
+		}
 		t.Add(h)
 	}
 }

@@ -54,6 +54,7 @@ type Half struct {
 	Stored   time.Time     // milliseconds
 	Immunity time.Duration // milliseconds; how long it is left alone at first
 	Checks   int           // that reached a producer, as far as they are logged
+	Last     time.Time     // milliseconds; when the last of them was logged; zero = never, or not known
 
 	// Asked is Checks with those that are not logged yet. It is not part of the
 	// fold: whoever asks producers counts it up.
@@ -180,10 +181,11 @@ func (t *Table) remember(k Key, o Outcome) {
 	t.next = (t.next + 1) % Remembered
 }
 
-// Checked raises the number of checks of a half message, if it is pending.
-func (t *Table) Checked(k Key, checks int) {
-	if h := t.halves[k]; h != nil {
-		h.Checks = max(h.Checks, checks)
+// Checked raises the number of checks of a half message, if it is pending; at is when
+// that was logged.
+func (t *Table) Checked(k Key, checks int, at time.Time) {
+	if h := t.halves[k]; h != nil && checks > h.Checks {
+		h.Checks, h.Last = checks, at.Truncate(time.Millisecond)
 		h.Asked = max(h.Asked, h.Checks)
 	}
 }

@@ -2,6 +2,7 @@ package transaction
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -87,7 +88,7 @@ func TestSnapshotIsTheTable(t *testing.T) {
 				case 3:
 					x.Decide(k, Outcome(1+rng.IntN(3)))
 				case 4:
-					x.Checked(k, rng.IntN(5))
+					x.Checked(k, rng.IntN(5), time.UnixMilli(7))
 				default:
 					x.Moved(k, pos+record.Position(1000+i), 77)
 				}
@@ -169,7 +170,7 @@ func goldenTable() *Table {
 	for i, topic := range []zone.Topic{"pay", "refund", "pay", "pay", "pay"} {
 		table.Add(half(64*(i+1), topic))
 	}
-	table.Checked(Key{1, 128}, 3)
+	table.Checked(Key{1, 128}, 3, time.UnixMilli(7000))
 	table.Moved(Key{1, 192}, 4096, 222)
 	table.Decide(Key{1, 64}, Committed)
 	table.Decide(Key{1, 256}, RolledBack)
@@ -184,9 +185,28 @@ func TestSnapshotGolden(t *testing.T) {
 	if got != goldenSnapshot {
 		t.Errorf("snapshot\n%s, want\n%s", got, goldenSnapshot)
 	}
+	b, err := hex.DecodeString(goldenSnapshot1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, want := old.Get(Key{1, 128}), goldenTable()
+	if h == nil || !h.Last.IsZero() || h.Checks != 3 {
+		t.Fatalf("of version 1: %+v", h)
+	}
+	h.Last = want.Get(Key{1, 128}).Last
+	if !bytes.Equal(old.Append(nil), want.Append(nil)) {
+		t.Error("a snapshot of version 1 is another table")
+	}
 }
 
-const goldenSnapshot = "0101010101020370617906726566756e64028001018001640180e807f02e03c001018020de010080dc0bf02e000340010180020102c0020103"
+const (
+	goldenSnapshot  = "0201010101020370617906726566756e64028001018001640180e807f02e03d836c001018020de010080dc0bf02e00000340010180020102c0020103"
+	goldenSnapshot1 = "0101010101020370617906726566756e64028001018001640180e807f02e03c001018020de010080dc0bf02e000340010180020102c0020103"
+)
 
 // TestOrderForgetsWhatIsDecided adds and decides many, a few of them out of order: what
 // is pending stays in order, and what is decided takes no memory for long.

@@ -126,6 +126,7 @@ func (l *Leader) Run(ctx context.Context) error {
 func (l *Leader) lead(ctx context.Context) error {
 	moved := make(chan struct{}, 1)
 	defer l.o.Log.Notify(moved)()
+	l.moved() // it may have moved before it was watched
 	clock := time.NewTicker(tick)
 	defer clock.Stop()
 	l.moved() // the log may have moved since the keeper looked at it, unheard

@@ -2,12 +2,13 @@
 //
 // It owns the rule that decides whether a topology replaces the running one
 // ([Judge]), the place where a node keeps the running one ([Live]), and the
-// file as its origin ([File]). It never changes a topology and never decides
-// what a change means for a node: rooms take it from Current or Watch.
+// file as its origin ([File]), followed as other files of a node are ([Follower]).
+// It never changes a topology and never decides what a change means for a node:
+// rooms take it from Current or Watch.
 //
 // # Goroutines
 //
-// Live has none. File has one, its Run, which alone reads the file; the
+// Live has none. File and Follower have one, Run, which alone reads the file; the
 // default watcher adds those of fsnotify, which Run ends before it returns.
 //
 // # Ordering

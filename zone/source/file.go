@@ -2,7 +2,6 @@ package source
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -13,18 +12,11 @@ import (
 
 // Options are the seams and times of a File. The zero value is useful.
 type Options struct {
-	// Poll is how often the file is read although nothing told of a change:
-	// network file systems tell nothing. Zero means 10 s.
-	Poll time.Duration
-	// Settle is how long a change rests before the file is read, so that a
-	// half-written file is seldom seen. Zero means 100 ms.
-	Settle time.Duration
+	Poll, Settle time.Duration // as in FollowOptions
 	// Read returns the content of the file. Zero means the operating system's
 	// file, of at most zone.MaxFileBytes.
 	Read func(path string) ([]byte, error)
-	// Notify watches the file: the channel gets a value after changes (it may
-	// coalesce them, and tell of changes that are none); stop ends the watch
-	// and waits for its goroutines. Zero means Notify, which is fsnotify.
+	// Notify is as in FollowOptions.
 	Notify func(path string) (changes <-chan struct{}, stop func(), err error)
 	// Log gets refusals and applied epochs. Zero means slog.Default.
 	Log *slog.Logger
@@ -33,51 +25,32 @@ type Options struct {
 	Refused func(*RefusedError)
 }
 
-func (o Options) withDefaults() Options {
-	if o.Poll <= 0 {
-		o.Poll = 10 * time.Second
-	}
-	if o.Settle <= 0 {
-		o.Settle = 100 * time.Millisecond
-	}
-	if o.Read == nil {
-		o.Read = ReadFile
-	}
-	if o.Notify == nil {
-		o.Notify = Notify
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
-	return o
-}
-
 // File keeps a node's topology in step with a file. All methods are safe for
 // concurrent use.
 type File struct {
-	live    *Live
-	path    string
-	opts    Options
-	refusal atomic.Pointer[RefusedError]
-	confirm chan confirmation // unbuffered: Run answers
+	live     *Live
+	path     string
+	log      *slog.Logger
+	refused  func(*RefusedError)
+	follower *Follower
+	refusal  atomic.Pointer[RefusedError]
 
-	// Only Run, and Open before it.
-	seen  [sha256.Size]byte // of the content that was judged last
-	fault string            // the read error that was reported last
-	held  *zone.Topology    // much smaller, waits for Confirm; nil when none does
-}
-
-type confirmation struct {
-	digest zone.Digest
-	done   chan error // capacity 1
+	held *zone.Topology // much smaller, waits for Confirm; nil when none does; only Run
 }
 
 // Open reads the file at path. At the start the file has to be valid: the
 // error is a *RefusedError of kind Unreadable or Invalid. Call Run to follow
 // its changes.
 func Open(path string, opts Options) (*File, error) {
-	f := &File{path: path, opts: opts.withDefaults(), confirm: make(chan confirmation)}
-	data, err := f.opts.Read(path)
+	if opts.Read == nil {
+		opts.Read = ReadFile
+	}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	f := &File{path: path, log: opts.Log, refused: opts.Refused}
+	f.follower = NewFollower(path, FollowOptions{Poll: opts.Poll, Settle: opts.Settle, Read: opts.Read, Notify: opts.Notify, Log: opts.Log}, f.judge)
+	data, err := f.follower.Open()
 	if err != nil {
 		return nil, &RefusedError{Kind: Unreadable, Cause: err}
 	}
@@ -85,7 +58,6 @@ func Open(path string, opts Options) (*File, error) {
 	if err != nil {
 		return nil, &RefusedError{Kind: Invalid, Cause: err}
 	}
-	f.seen = sha256.Sum256(data)
 	f.live = NewLive(t)
 	return f, nil
 }
@@ -112,71 +84,26 @@ var ErrNothingHeld = errors.New("source: no topology of that digest waits to be 
 // confirmed unseen: ErrNothingHeld then. It blocks until Run has answered or
 // ctx is done.
 func (f *File) Confirm(ctx context.Context, digest zone.Digest) error {
-	c := confirmation{digest: digest, done: make(chan error, 1)}
-	select {
-	case f.confirm <- c:
-		return <-c.done
-	case <-ctx.Done():
-		return ctx.Err()
+	done := make(chan error, 1)
+	if err := f.follower.Do(ctx, func() { done <- f.confirmHeld(digest) }); err != nil {
+		return err
 	}
+	return <-done
 }
 
 // Run follows the file until ctx is done, and returns ctx's error then. It is
 // called once. Nothing that the file holds ends it.
 func (f *File) Run(ctx context.Context) error {
-	changes, stop, err := f.opts.Notify(f.path)
-	if err != nil {
-		f.opts.Log.Warn("topology file is not watched, only polled", "path", f.path, "poll", f.opts.Poll, "err", err)
-	} else {
-		defer stop()
-	}
-	f.check() // what changed between Open and the watch
-	poll := time.NewTicker(f.opts.Poll)
-	defer poll.Stop()
-	// Settling starts at the first change and is not put off by later ones, so
-	// that a file that changes all the time is read all the same.
-	var settled <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case _, open := <-changes:
-			if !open {
-				f.opts.Log.Warn("topology file is no longer watched, only polled", "path", f.path, "poll", f.opts.Poll)
-				changes = nil
-				continue
-			}
-			if settled == nil {
-				settled = time.After(f.opts.Settle)
-			}
-		case <-settled:
-			settled = nil
-			f.check()
-		case <-poll.C:
-			f.check()
-		case c := <-f.confirm:
-			c.done <- f.confirmHeld(c.digest)
-		}
-	}
+	f.follower.Run(ctx)
+	return ctx.Err()
 }
 
-// check reads the file and applies it when it changed and may be applied.
-func (f *File) check() {
-	data, err := f.opts.Read(f.path)
+// judge applies the content of the file when it may be applied.
+func (f *File) judge(data []byte, err error) {
 	if err != nil {
-		if f.fault != err.Error() {
-			f.fault = err.Error()
-			f.refuse(&RefusedError{Kind: Unreadable, Running: f.live.Current().Epoch, Cause: err})
-		}
+		f.refuse(&RefusedError{Kind: Unreadable, Running: f.live.Current().Epoch, Cause: err})
 		return
 	}
-	readable := f.fault == ""
-	f.fault = ""
-	sum := sha256.Sum256(data)
-	if sum == f.seen && readable {
-		return
-	}
-	f.seen = sum
 	f.held = nil
 	next, err := zone.Parse(data, f.path)
 	if err != nil {
@@ -198,14 +125,14 @@ func (f *File) settle(next *zone.Topology, err error) {
 	}
 	f.held = nil
 	f.refusal.Store(nil)
-	f.opts.Log.Info("topology in force", "path", f.path, "epoch", next.Epoch.String())
+	f.log.Info("topology in force", "path", f.path, "epoch", next.Epoch.String())
 }
 
 func (f *File) refuse(r *RefusedError) {
 	f.refusal.Store(r)
-	f.opts.Log.Error("topology not applied", "path", f.path, "epoch", r.Epoch.String(), "running", r.Running.String(), "err", r)
-	if f.opts.Refused != nil {
-		f.opts.Refused(r)
+	f.log.Error("topology not applied", "path", f.path, "epoch", r.Epoch.String(), "running", r.Running.String(), "err", r)
+	if f.refused != nil {
+		f.refused(r)
 	}
 }
 

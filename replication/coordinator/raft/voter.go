@@ -35,7 +35,7 @@ const (
 // itself; beats come ten times as often. With a lease and a margin after it, and a
 // round of messages for each of the two elections, the quorum's own fail-over and that
 // of a broker group together stay under 3 s.
-const DefaultBeat = 400 * time.Millisecond
+const DefaultBeat = 300 * time.Millisecond
 
 const (
 	// retryTime is how long a voter waits whose store or quorum cannot be used.

@@ -2,7 +2,6 @@ package acl
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -10,31 +9,22 @@ import (
 	"log/slog"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/zone/source"
 )
 
-// Options are the seams and times of a File. The zero value is useful.
-type Options struct {
-	Poll   time.Duration // how often the file is read although nothing told of a change; 0 = 10 s
-	Settle time.Duration // how long a change rests before the file is read; 0 = 100 ms
-	// Read returns the content of the file; nil = Read.
-	Read func(path string) ([]byte, error)
-	// Notify is as in source.Options; nil = source.Notify.
-	Notify func(path string) (changes <-chan struct{}, stop func(), err error)
-	Log    *slog.Logger // nil discards
-}
+// Options are the seams and times of a File. The zero value is useful: Read nil means
+// the Read of this package.
+type Options = source.FollowOptions
 
 // File keeps what clients may do in step with a file.
 type File struct {
-	path  string
-	opts  Options
-	state atomic.Pointer[state]
-	fault atomic.Pointer[string] // why the present content is not in force; nil when it is
-
-	seen [sha256.Size]byte // of the content that was judged last; only Run, and Open before it
+	path     string
+	log      *slog.Logger
+	follower *source.Follower
+	state    atomic.Pointer[state]
+	fault    atomic.Pointer[string] // why the present content is not in force; nil when it is
 }
 
 // state is what is in force; changed is closed when something else is.
@@ -46,23 +36,15 @@ type state struct {
 // Open reads the file, which has to be good at the start. Call Run to follow its
 // changes.
 func Open(path string, o Options) (*File, error) {
-	if o.Poll <= 0 {
-		o.Poll = 10 * time.Second
-	}
-	if o.Settle <= 0 {
-		o.Settle = 100 * time.Millisecond
-	}
 	if o.Read == nil {
 		o.Read = Read
-	}
-	if o.Notify == nil {
-		o.Notify = source.Notify
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	f := &File{path: path, opts: o}
-	data, err := o.Read(path)
+	f := &File{path: path, log: o.Log}
+	f.follower = source.NewFollower(path, o, f.judge)
+	data, err := f.follower.Open()
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +52,6 @@ func Open(path string, o Options) (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.seen = sha256.Sum256(data)
 	f.state.Store(&state{a, make(chan struct{})})
 	return f, nil
 }
@@ -93,59 +74,27 @@ func (f *File) Problem() string {
 // Run follows the file until ctx is done, and returns nil then. Nothing that the
 // file holds ends it.
 func (f *File) Run(ctx context.Context) error {
-	changes, stop, err := f.opts.Notify(f.path)
-	if err != nil {
-		f.opts.Log.Warn("access file is not watched, only polled", "path", f.path, "poll", f.opts.Poll, "err", err)
-	} else {
-		defer stop()
-	}
-	f.check() // what changed between Open and the watch
-	poll := time.NewTicker(f.opts.Poll)
-	defer poll.Stop()
-	var settled <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case _, open := <-changes:
-			if !open {
-				f.opts.Log.Warn("access file is no longer watched, only polled", "path", f.path, "poll", f.opts.Poll)
-				changes = nil
-			} else if settled == nil {
-				settled = time.After(f.opts.Settle)
-			}
-		case <-settled:
-			settled = nil
-			f.check()
-		case <-poll.C:
-			f.check()
-		}
-	}
+	f.follower.Run(ctx)
+	return nil
 }
 
-// check reads the file and puts it in force if it is good and another than before.
-func (f *File) check() {
-	data, err := f.opts.Read(f.path)
+// judge puts the content of the file in force if it is good.
+func (f *File) judge(data []byte, err error) {
 	var a *policy.Access
 	if err == nil {
-		sum := sha256.Sum256(data)
-		if sum == f.seen && f.fault.Load() == nil {
-			return
-		}
-		f.seen = sum
 		a, err = policy.ParseAccess(data, f.path)
 	}
 	if err != nil {
 		text := err.Error()
 		if was := f.fault.Swap(&text); was == nil || *was != text {
-			f.opts.Log.Error("access file is not in force, the last good one is", "path", f.path, "err", err)
+			f.log.Error("access file is not in force, the last good one is", "path", f.path, "err", err)
 		}
 		return
 	}
 	f.fault.Store(nil)
 	old := f.state.Swap(&state{a, make(chan struct{})})
 	close(old.changed)
-	f.opts.Log.Info("access file in force", "path", f.path, "users", len(a.Users()))
+	f.log.Info("access file in force", "path", f.path, "users", len(a.Users()))
 }
 
 // ModeError says that others may read or change a file with secrets.

@@ -238,7 +238,9 @@ func apacheGroups(t *testing.T) string {
 	table := map[string]any{}
 	groups := conformanceGroups()
 	for _, l := range languages {
-		groups = append(groups, conformanceGroup{pairGroup(l, "kinds"), 16, true}, conformanceGroup{pairGroup(l, "push"), 16, false}, conformanceGroup{pairGroup(l, "simple"), 16, false})
+		for kind, fifo := range map[string]bool{"kinds": true, "push": false, "simple": false} {
+			groups = append(groups, conformanceGroup{name: pairGroup(l, kind), attempts: 16, fifo: fifo})
+		}
 	}
 	for _, g := range groups {
 		table[g.name] = map[string]any{
