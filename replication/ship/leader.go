@@ -129,7 +129,6 @@ func (l *Leader) lead(ctx context.Context) error {
 	l.moved() // it may have moved before it was watched
 	clock := time.NewTicker(tick)
 	defer clock.Stop()
-	l.moved() // the log may have moved since the keeper looked at it, unheard
 	for {
 		if reason, err := l.unfit(); reason != 0 {
 			return &StepDownError{Group: l.o.Group, Epoch: l.o.Term.Epoch, Reason: reason, Err: err}
