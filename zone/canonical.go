@@ -101,6 +101,9 @@ func canonicalTopic(t *TopicInfo, line func(...any)) {
 	if x := t.Transaction; t.Kind == KindTransaction {
 		line("transaction", int64(x.Immunity), int64(x.Interval), x.Checks)
 	}
+	if x := t.Lite; t.Kind == KindLite {
+		line("lite", x.Topics, int64(x.TTL), x.Subscriptions)
+	}
 	for _, c := range sortedBy(t.Residency, func(c *CityInfo) City { return c.Name }) {
 		line("residency", quote(c.Name))
 	}
@@ -145,6 +148,9 @@ func canonicalConsumers(g *ConsumerGroupInfo, line func(...any)) {
 	line("consumer-group", quote(g.Name), g.FIFO, g.MaxAttempts, g.Cache)
 	if g.Hold > 0 {
 		line("hold", g.Hold)
+	}
+	if g.Lite != LiteShared {
+		line("lite-mode", g.Lite)
 	}
 	b := g.Backoff
 	line("retry", int64(b.Initial), int64(b.Max), strconv.FormatFloat(b.Multiplier, 'g', -1, 64))

@@ -91,6 +91,7 @@ type draftTopic struct {
 	idempotentAt  place // zero when the file does not say it
 	minInSyncAt   place // zero when the file does not say it
 	transactionAt place
+	liteAt        place
 	channel       ref // the name is empty when the file does not say it
 }
 
@@ -106,6 +107,7 @@ type draftConsumers struct {
 	info    *ConsumerGroupInfo
 	at      place // of the name
 	fifoAt  place // zero when the file does not say fifo
+	liteAt  place // likewise
 	topics  []ref
 	zones   []ref
 	zonesAt place

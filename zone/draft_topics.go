@@ -56,6 +56,7 @@ func (d *draft) readTopic(v value) {
 		}},
 		{"route", true, func(v value) { d.readRoute(v, t) }},
 		{"transaction", false, func(v value) { d.readTransaction(v, t) }},
+		{"lite", false, func(v value) { d.readLite(v, t) }},
 		{"channel", false, func(v value) {
 			t.channel = ref{name: d.name(v, "a channel's name", topicName), at: v.at()}
 		}},
@@ -159,6 +160,10 @@ func (d *draft) readConsumers(v value) {
 		{"fifo", false, func(v value) {
 			g.fifoAt = v.at()
 			d.boolean(v, "fifo", &info.FIFO)
+		}},
+		{"lite", false, func(v value) {
+			g.liteAt = v.at()
+			info.Lite = choose(&d.reader, v, "lite", liteModeWords)
 		}},
 		{"max_attempts", false, func(v value) { integer(&d.reader, v, "max_attempts", 1, maxAttempts, &info.MaxAttempts) }},
 		{"hold", false, func(v value) { size(&d.reader, v, "hold", 1, maxBudget, &info.Hold) }},

@@ -28,7 +28,7 @@ func QueryFor(topic *TopicInfo, from *ZoneInfo, key string) Query {
 	case RouteExplicit:
 		q.Destination = key
 	}
-	if topic.Kind == KindFIFO || topic.Route.From == FromMessageGroup {
+	if topic.Kind == KindFIFO || topic.Kind == KindLite || topic.Route.From == FromMessageGroup {
 		q.MessageGroup = key
 	}
 	return q
@@ -53,6 +53,9 @@ func (t *Topology) Explain(q Query) []Step {
 	}
 	if topic.Kind == KindTransaction {
 		add("transaction", "waits at the origin for its producer's decision, %s; what follows is for one that is committed", topic.Transaction)
+	}
+	if topic.Kind == KindLite {
+		add("lite", "the lite topic of a message is its key here; %s, each at one broker group", topic.Lite)
 	}
 	if topic.Receipts != nil {
 		add("receipts", "a receipt goes to topic %s of the zone of origin once all groups of the destination have settled the message", topic.Receipts.Name)
@@ -243,6 +246,10 @@ func homeText(q Query, d Destination) string {
 	switch {
 	case q.Topic.Idempotent > 0 && q.Topic.Kind == KindFIFO:
 		what = "knows which ids have come and " + what
+	case q.Topic.Idempotent > 0 && q.Topic.Kind == KindLite:
+		what = "knows which ids have come and has the order of its lite topic"
+	case q.Topic.Kind == KindLite:
+		what = "has the order of its lite topic"
 	case q.Topic.Idempotent > 0:
 		what = "knows which ids have come"
 	}

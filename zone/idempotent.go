@@ -31,9 +31,11 @@ func windowText(window time.Duration) string {
 
 // HasHome reports whether each message of the topic has one broker group in the zone
 // where it is published that must be the first to store it: an idempotent topic's,
-// which knows whether it is new, and a FIFO topic's, where its message group has its
-// order.
-func (t *TopicInfo) HasHome() bool { return t.Idempotent > 0 || t.Kind == KindFIFO }
+// which knows whether it is new, and a FIFO or lite topic's, where its message group or
+// lite topic has its order.
+func (t *TopicInfo) HasHome() bool {
+	return t.Idempotent > 0 || t.Kind == KindFIFO || t.Kind == KindLite
+}
 
 // Home returns that group of a topic that has homes (TopicInfo.HasHome): in the zone where it is published, the owner of the slot that d, the
 // answer of Resolve to q, has picked. Channels have a slot of their own, which says

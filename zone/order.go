@@ -24,10 +24,13 @@ func (d *draft) checkKind(t *draftTopic) {
 
 // InOrder reports whether a consumer group gets the message groups of a topic in
 // order, one message of each at a time: of FIFO topics, unless the group declares
-// that it wants no order. A group that is not declared gets them in order. topic nil
-// stands for a dead-letter topic, which has no order.
+// that it wants no order. A group that is not declared gets them in order. Lite topics
+// are always in order. topic nil stands for a dead-letter topic, which has no order.
 func (t *Topology) InOrder(group ConsumerGroup, topic *TopicInfo) bool {
-	if topic == nil || topic.Kind != KindFIFO {
+	switch {
+	case topic != nil && topic.Kind == KindLite:
+		return true
+	case topic == nil || topic.Kind != KindFIFO:
 		return false
 	}
 	g := t.FindConsumerGroup(group)

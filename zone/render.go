@@ -194,6 +194,9 @@ func showTopics(b *strings.Builder, t *Topology) {
 		if topic.Kind == KindDelay {
 			kind += " to " + formatDuration(topic.MaxDelay)
 		}
+		if topic.Kind == KindLite {
+			kind += fmt.Sprintf(", %d topics for %s", topic.Lite.Topics, formatDuration(topic.Lite.TTL))
+		}
 		if promise := topic.promise(); promise != "" {
 			kind += ", " + promise
 		}
@@ -230,6 +233,9 @@ func showConsumers(b *strings.Builder, t *Topology) {
 		var notes []string
 		if g.FIFO {
 			notes = append(notes, "fifo")
+		}
+		if g.Lite != LiteShared {
+			notes = append(notes, "lite "+g.Lite.String())
 		}
 		attempts, retry := fmt.Sprint(g.MaxAttempts), g.Backoff.String()
 		if g.Cache {

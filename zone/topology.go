@@ -138,8 +138,10 @@ type TopicInfo struct {
 	Receipts *TopicInfo
 	// Transaction is set for topics of kind transaction, else zero.
 	Transaction Transaction
-	Channel     *ChannelInfo // set for broadcast routes, else nil
-	Groups      []*ConsumerGroupInfo
+	// Lite is set for topics of kind lite, else zero.
+	Lite    Lite
+	Channel *ChannelInfo // set for broadcast routes, else nil
+	Groups  []*ConsumerGroupInfo
 
 	resident []bool         // by city index; nil means all
 	faults   *resolveFaults // what Resolve returns; see resolve_error.go
@@ -171,7 +173,8 @@ type ConsumerGroupInfo struct {
 	// settled may hold back; beyond it the oldest of them may go unread, which is
 	// told. 0 = no bound: they are kept until the disk is full.
 	Hold  int64
-	Cache bool // a cachesync subscription: read by Want, not by clients
+	Lite  LiteMode // of its topics of kind lite
+	Cache bool     // a cachesync subscription: read by Want, not by clients
 }
 
 // Backoff is the retry policy of a consumer group: attempt n waits
@@ -190,7 +193,7 @@ type Query struct {
 	From         *ZoneInfo // where it was published
 	User         string    // the user id; used by RouteShard
 	Destination  string    // a zone or city name; used by RouteExplicit
-	MessageGroup string    // picks the slot when not empty
+	MessageGroup string    // picks the slot when not empty; of a topic of kind lite, the lite topic
 	MessageID    string    // picks the slot when there is neither message group nor shard
 }
 

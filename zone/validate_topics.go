@@ -16,9 +16,9 @@ func (d *draft) checkTopic(t *draftTopic) {
 		d.add(t.routeAt, fmt.Sprintf("topic %s is routed to the active GZone, and the deployment has no GZone", name),
 			"add a zone of kind GZone, or choose another route")
 	}
-	if route.From == FromMessageGroup && info.Kind != KindFIFO && info.Kind != 0 {
+	if route.From == FromMessageGroup && info.Kind != KindFIFO && info.Kind != KindLite && info.Kind != 0 {
 		d.add(t.kindAt.or(t.routeAt), fmt.Sprintf("topic %s reads its route from the message group, and its kind is %s", name, info.Kind),
-			"clients set a message group only on topics of kind fifo")
+			"clients set a message group only on topics of kind fifo, and a lite topic, which stands for it, on those of kind lite")
 	}
 	if t.maxDelayAt.line > 0 && info.Kind != KindDelay && info.Kind != 0 {
 		d.add(t.maxDelayAt, fmt.Sprintf("topic %s bounds how long messages are delayed, and its kind is %s", name, info.Kind),
@@ -33,6 +33,7 @@ func (d *draft) checkTopic(t *draftTopic) {
 			"only broadcasts of changes are compacted, by key and version; use refuse or gap")
 	}
 	d.checkTransaction(t)
+	d.checkLite(t)
 	d.checkReceipts(t)
 	d.checkIdempotent(t)
 	d.checkInSync(t)
@@ -151,6 +152,7 @@ func (d *draft) checkConsumers(g *draftConsumers) {
 	if info.Cache {
 		d.checkCache(g)
 	}
+	d.checkLiteMode(g)
 	for _, topic := range info.Topics {
 		if len(info.Zones) == 0 || topic.Route.Kind == 0 {
 			continue
