@@ -42,6 +42,9 @@ func (d *Dispatcher) claimAgain(r *TakeRequest) (claims []claim, newest bool) {
 	d.mu.Lock()
 	defer d.unlock()
 	d.baton = nil
+	if o.lite != nil {
+		o.lite.taking(r.Client)
+	}
 	claims, d.spare = d.spare[:0], nil
 	if o.polls[id] != r.Attempt {
 		return claims, false

@@ -51,6 +51,10 @@ type Options struct {
 	// follows in the queue is not looked at. 0 means 1,048,576.
 	InOrder    bool
 	MaxWaiting int
+	// Chosen has each client get messages of those message groups only that it has
+	// chosen (Dispatcher.Choose), all of which stand in queue 0; every Take then needs
+	// a Client. With InOrder only. What waits beyond MaxWaiting is left in the index.
+	Chosen bool
 	// Priority makes each queue a level: those of higher numbers go first, see
 	// patience for how long others wait. Without effect beside InOrder.
 	Priority bool
@@ -68,6 +72,8 @@ type Stats struct {
 	Fresh    uint64 // messages never delivered by this process
 	Waiting  int    // of these: known to wait behind an earlier one of their message group
 	Groups   int    // message groups of which a message is in flight
+	Asleep   int    // message groups that are not known but for their first message: nobody chose them, or too many wait
+	Clients  int    // clients that chose message groups, or wait
 	Waiters  int    // in the line
 }
 
@@ -140,6 +146,9 @@ func NewDispatcher(o Options, state []QueueState, now Instant, wall time.Time) *
 	switch {
 	case o.InOrder:
 		d.order = newOrder(o.MaxWaiting)
+		if o.Chosen {
+			d.order.lite = newLite()
+		}
 	case o.Priority:
 		d.prio = &priority{}
 	}
@@ -249,17 +258,38 @@ func (d *Dispatcher) unlock() {
 		d.armed = next
 		kick = d.opts.Kick != nil
 	}
+	if d.order != nil && d.order.lite != nil {
+		d.unlockChosen(kick)
+		return
+	}
 	w := d.pass()
 	d.mu.Unlock()
 	if w != nil {
 		w.c <- struct{}{} // capacity 1, one send in a waiter's life
 	}
+	d.kick(kick)
+}
+
+func (d *Dispatcher) kick(kick bool) {
 	if kick {
 		select {
 		case d.opts.Kick <- struct{}{}:
 		default:
 		}
 	}
+}
+
+// unlockChosen is unlock where clients choose: several may have to be woken.
+func (d *Dispatcher) unlockChosen(kick bool) {
+	wake := d.passChosen()
+	d.mu.Unlock()
+	for _, w := range wake {
+		select {
+		case w.c <- struct{}{}:
+		default: // it is woken for both reasons
+		}
+	}
+	d.kick(kick)
 }
 
 // available reports whether a Take would find something to look at.
@@ -290,6 +320,9 @@ func (d *Dispatcher) Stats() Stats {
 	if o := d.order; o != nil {
 		s.Waiting, s.Groups = o.waiting, len(o.groups)
 		s.Fresh += uint64(o.waiting)
+		if o.lite != nil {
+			s.Asleep, s.Clients = len(o.lite.asleep), len(o.lite.clients)
+		}
 	}
 	return s
 }

@@ -52,6 +52,13 @@
 // cost 8 bytes each; when a million of them wait (Options.MaxWaiting), nothing
 // behind them is looked at until some go.
 //
+// Where clients choose message groups (Options.Chosen), each gets only messages of those
+// that it has chosen, those first that were ready first. One that nobody has chosen
+// sleeps: only its first unsettled offset is known, and it holds up nobody, however much
+// waits in it. When it is chosen the index is read anew from there on (lite_scan.go); so
+// is the tail of one behind which more waits than MaxWaiting allows. Whoever waits is
+// woken for its own message groups, and one of all to look at the index.
+//
 // In order, each delivery is told by the next delta: a crash then forgets only
 // deliveries of the last moments, and what is in hands, its attempts and its attempt
 // id are known to the next process. It holds the message group until its invisible

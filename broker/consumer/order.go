@@ -31,6 +31,7 @@ type order struct {
 	scanning bool    // a Take sorts a run; one at a time, as order is made here
 	resume   Instant // when the index is asked again after it could not be read; 0 = at once
 	run      []keyed // buffer of the scan
+	lite     *lite   // nil unless clients choose message groups
 }
 
 // groupKey names a message group inside a topic. Groups of two queues are two:
@@ -82,7 +83,7 @@ func (o *order) ticket(slot int32) *ticket {
 // open reports whether there is something to sort, and room for it.
 func (d *Dispatcher) open() bool {
 	o := d.order
-	return d.fresh > 0 && !o.scanning && o.resume == 0 && o.waiting < o.limit && len(d.table) < d.opts.MaxInFlight
+	return d.fresh > 0 && !o.scanning && o.resume == 0 && (o.waiting < o.limit || o.lite != nil) && len(d.table) < d.opts.MaxInFlight
 }
 
 // takeInOrder is Take of a dispatcher that keeps order.
@@ -119,6 +120,10 @@ func (d *Dispatcher) takeInOrder(r *TakeRequest, dst []Taken) (out []Taken, more
 	}
 	d.mu.Lock()
 	defer d.unlock()
+	if l := d.order.lite; l != nil {
+		l.taking(r.Client)
+		return dst, (left <= 0 || stopped || examined >= maxExamined) && (l.readyFor(r.Client) > 0 || d.sortable())
+	}
 	return dst, (left <= 0 || stopped || examined >= maxExamined) && d.available()
 }
 
@@ -152,11 +157,22 @@ func (d *Dispatcher) claimInOrder(r *TakeRequest, n int, first bool) (claims []c
 	if first {
 		d.baton = nil
 	}
-	if d.ready.len < n && d.open() {
-		looked = d.sortRun(r, max(n, scanRun))
+	l := d.order.lite
+	if l != nil && first {
+		l.taking(r.Client)
+	}
+	have := d.ready.len
+	if l != nil {
+		have = l.readyFor(r.Client)
+	}
+	if have < n && d.sortable() {
+		looked = d.lookOn(r, max(n, scanRun))
 	}
 	defer d.unlock()
 	claims, d.spare = d.spare[:0], nil
+	if l != nil {
+		return d.claimChosen(r.Client, claims, n), looked
+	}
 	return d.claimReady(claims, n), looked
 }
 
@@ -165,7 +181,10 @@ func (d *Dispatcher) claimInOrder(r *TakeRequest, n int, first bool) (claims []c
 // The mutex is held at call and return.
 func (d *Dispatcher) sortRun(r *TakeRequest, n int) (looked int) {
 	o := d.order
-	n = min(n, o.limit-o.waiting, d.opts.MaxInFlight-len(d.table), maxClaims)
+	n = min(n, d.opts.MaxInFlight-len(d.table), maxClaims)
+	if o.lite == nil {
+		n = min(n, o.limit-o.waiting)
+	}
 	q, run := d.nextRun(uint64(n))
 	if q == nil {
 		return 0
@@ -240,6 +259,10 @@ func (d *Dispatcher) sort(q *dispatchQueue, k *keyed, now Instant) {
 	}
 	o, key := d.order, groupKey{key: k.key, queue: q.queue}
 	g := o.groups[key]
+	if o.lite != nil && o.dozes(k.key, g, known) {
+		o.lite.doze(k.key, k.offset)
+		return
+	}
 	if known {
 		t := o.ticket(slot)
 		t.group, t.sorted = key, true
@@ -310,9 +333,17 @@ func (d *Dispatcher) leaveGroup(slot int32, p place) {
 		d.promote(t.group, g, place{offset: next, queue: t.group.queue})
 		return
 	}
-	delete(o.groups, t.group)
+	o.drop(t.group, g)
+	if o.lite != nil {
+		o.lite.wakeUp(t.group.key)
+	}
+}
+
+// drop forgets a message group behind whose holder nothing waits.
+func (o *order) drop(key groupKey, g *messageGroup) {
+	delete(o.groups, key)
 	if len(o.spare) < maxSpareGroups && cap(g.wait) <= scanRun {
-		*g = messageGroup{wait: g.wait[:0]}
+		*g = messageGroup{holder: g.holder, wait: g.wait[:0]}
 		o.spare = append(o.spare, g)
 	}
 }
@@ -327,6 +358,11 @@ func (d *Dispatcher) forgetGroups(q *dispatchQueue) {
 			o.waiting -= len(g.wait) - g.first
 			delete(o.groups, t.group)
 		}
+	}
+	if l := o.lite; l != nil && q.queue == liteQueue {
+		clear(l.asleep)
+		clear(l.waking)
+		l.changed = true
 	}
 }
 
@@ -392,6 +428,14 @@ func (d *Dispatcher) settleUnseen(q *dispatchQueue, p place, delivery uint64) Re
 		q.cursor = p.offset + 1
 	}
 	found := d.forgetFresh(q, p.offset)
+	if l := d.order.lite; l != nil && !found {
+		for key, from := range l.asleep {
+			if from == p.offset {
+				l.asleep[key], found = from+1, true
+				break
+			}
+		}
+	}
 	if !found {
 		for key, g := range d.order.groups {
 			if key.queue == p.queue && d.order.unwait(g, p.offset) {

@@ -29,6 +29,9 @@ func (d *Dispatcher) pushReady(slot int32, front bool) {
 	} else {
 		d.push(l, slot, ready)
 	}
+	if d.order != nil && d.order.lite != nil {
+		d.order.lite.offer(d.order.ticket(slot).group.key)
+	}
 }
 
 // unlinkReady takes an entry out of those to be delivered now.

@@ -122,7 +122,7 @@ func (d *Dispatcher) StandsAt(queue uint16, offset uint64) bool {
 	if q == nil {
 		return offset == 0
 	}
-	return q.cursor == offset && len(q.back) == 0 && len(q.claimed) == 0 && q.entries == none
+	return q.cursor == offset && len(q.back) == 0 && len(q.claimed) == 0 && q.entries == none && d.asleep() == 0
 }
 
 // overtaken is the delivery of a claim whose queue was reset meanwhile. Its number

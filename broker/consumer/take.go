@@ -19,7 +19,7 @@ type TakeRequest struct {
 	Max       int           // messages; below 1 takes none
 	Invisible time.Duration // how long they stay in hands; at most 24 hours
 	Renew     bool          // extended at expiry while Alive(Client)
-	Client    string        // needed for Renew only
+	Client    string        // needed for Renew, and where clients choose
 	Link      uint64        // of the connection, for Alive
 	// Match is called without the mutex, for new messages in ascending runs
 	// of a queue. nil delivers everything. The order in which it answers

@@ -4,21 +4,16 @@ import "slices"
 
 // Waiter is a place in the line of those who wait for messages.
 type Waiter struct {
-	d *Dispatcher
-	c chan struct{}
+	d      *Dispatcher
+	c      chan struct{}
+	client *liteClient // nil unless clients choose
 }
 
 // Wait joins the line. When there is something to take, the first in the line
 // is woken, and leaves it; a Take that leaves something behind wakes the next.
 // So one message wakes one waiter, and a thousand wake as many as they feed.
 // Call Stop when done, woken or not.
-func (d *Dispatcher) Wait() *Waiter {
-	w := &Waiter{d: d, c: make(chan struct{}, 1)}
-	d.mu.Lock()
-	defer d.unlock()
-	d.line = append(d.line, w)
-	return w
-}
+func (d *Dispatcher) Wait() *Waiter { return d.WaitFor("") }
 
 // pass chooses whom to wake; the caller sends to it after unlocking. While one
 // is woken and has not taken yet, nobody else is.
@@ -40,6 +35,10 @@ func (w *Waiter) Stop() {
 	d := w.d
 	d.mu.Lock()
 	defer d.unlock()
+	if w.client != nil {
+		d.stopChosen(w)
+		return
+	}
 	if d.baton == w {
 		d.baton = nil
 		return
