@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"hash/maphash"
 	"log/slog"
 	"path"
 	"sync"
@@ -78,7 +79,12 @@ type Broker struct {
 
 	alive  atomic.Pointer[func(string, uint64) bool]
 	caller atomic.Pointer[Caller]
-	calls  map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
+
+	liteSeed   maphash.Seed
+	liteNotify atomic.Pointer[func(string, zone.Topic, string)]
+	liteMoving sync.Mutex // one moveLite at a time
+
+	calls map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
 
 	offsetsFull *rate.Limiter // of offsets that are set while the disk is full
 
@@ -134,7 +140,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
-		clock: timer.NewClock(o.Wall), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
+		clock: timer.NewClock(o.Wall), liteSeed: maphash.MakeSeed(), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
 		member: o.Member, deposed: make(chan struct{}),
 	}
 	if b.member != nil {

@@ -19,10 +19,11 @@ const (
 	CallRecall                             // Recall, by a handle of the group that is asked
 	CallPublish                            // store these messages, of which the group is the home
 	CallOffset                             // Offset, SetOffset or FindOffset of a queue of the group
+	CallLite                               // SyncLite of a client for lite topics of the group
 	callKindEnd
 )
 
-var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish", CallOffset: "offset"}
+var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish", CallOffset: "offset", CallLite: "lite"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -45,6 +46,7 @@ func (b *Broker) callTable() map[CallKind]callHandler {
 		CallRecall:         b.serveRecall,
 		CallPublish:        b.servePublish,
 		CallOffset:         b.serveOffset,
+		CallLite:           b.serveLite,
 	}
 }
 

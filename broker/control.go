@@ -29,7 +29,7 @@ func (e *BodyError) Error() string {
 // uvarint count, flow as in Cause. Each begins with a version byte.
 //
 //	TypeTopologyApplied  version u8 = 1 or 2 | term, number uvarint | digest 32 bytes |
-//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows, 4 the topic of its receipts follows), channel str, receipts str |
+//	                     n, each topic:   name str, queues uvarint, retention ms uvarint, flags u8 (1 broadcast, 2 its channel follows, 4 the topic of its receipts follows, 8 the number of its lite topics follows), channel str, receipts str, lite topics uvarint |
 //	                     n, each group:   name str, flags u8 (1 cache), n, each topic name str |
 //	                     n, each channel: name str, n, each leg: city str, group str |
 //	                     n, each zone:    name str, owned u64 (hash of its shards and its groups' slots)
@@ -41,6 +41,8 @@ func (e *BodyError) Error() string {
 //	TypeGiveUp           version u8 = 1 | flow, city str, group str, kind u8 (1 gap, 2 compacted, 3 withdrawn) |
 //	                     n, each range: distance from the end of the one before, length
 //	TypeOffsets          version u8 = 1 | group str, topic str, incarnation u64 | n, each queue: number uvarint, offset uvarint
+//	TypeLite             version u8 = 1 | kind u8 = 1 (forgotten) | topic str, incarnation u64 | n, each lite topic: number u32, offset of its newest message uvarint
+//	                     version u8 = 1 | kind u8 = 2 (moved) | topic str, incarnation u64, group str | settled, to come again: ranges of offsets as in TypeGiveUp
 //	TypeCarried          version u8 = 1 (a dead letter; a half message: topic empty, all up to the time 0, stored ms) |
 //	                     topic str, incarnation u64, offset uvarint, hash u32, given up ms u64 |
 //	                     record: length uvarint, bytes
@@ -59,6 +61,7 @@ const (
 	giveUpVersion   = 1
 	carriedVersion  = 1
 	offsetsVersion  = 1
+	liteVersion     = 1
 	carriedTimer    = 2
 	recallVersion   = 1
 	termsVersion    = 1
@@ -70,6 +73,7 @@ const (
 	flagBroadcast = 1
 	flagChannel   = 2
 	flagReceipts  = 4
+	flagLite      = 8
 	flagCache     = 1
 )
 
@@ -99,6 +103,7 @@ type topicBody struct {
 	broadcast bool
 	channel   string // whose numbers the topic's records have; empty when it is no broadcast
 	receipts  zone.Topic
+	lite      int // lite topics that it may have; 0 = none
 }
 
 type groupBody struct {
@@ -136,12 +141,15 @@ func (t *topologyBody) append(dst []byte) []byte {
 		e.str(string(x.name))
 		e.uint(uint64(x.queues))
 		e.uint(uint64(x.retention / time.Millisecond))
-		e.byte(flagIf(x.broadcast, flagBroadcast) | flagIf(x.channel != "", flagChannel) | flagIf(x.receipts != "", flagReceipts))
+		e.byte(flagIf(x.broadcast, flagBroadcast) | flagIf(x.channel != "", flagChannel) | flagIf(x.receipts != "", flagReceipts) | flagIf(x.lite > 0, flagLite))
 		if x.channel != "" {
 			e.str(x.channel)
 		}
 		if x.receipts != "" {
 			e.str(string(x.receipts))
+		}
+		if x.lite > 0 {
+			e.uint(uint64(x.lite))
 		}
 	}
 	e.uint(uint64(len(t.groups)))
@@ -206,6 +214,9 @@ func parseTopologyBody(b []byte) (*topologyBody, error) {
 		}
 		if flags&flagReceipts != 0 {
 			x.receipts = zone.Topic(d.str())
+		}
+		if flags&flagLite != 0 {
+			x.lite = int(d.uint())
 		}
 		t.topics = append(t.topics, x)
 	}

@@ -27,11 +27,12 @@
 //
 // # Goroutines
 //
-// Open starts seven, which Close joins: one expires deliveries and appends
+// Open starts eight, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
 // snapshots, one trims, one does what topics declare for backlogs that have
 // reached their budgets, one (the due loop) delivers delayed messages, one looks at
-// half messages whose time has come, one writes receipts. The log calls the fold on its own goroutine.
+// half messages whose time has come, one writes receipts, one forgets lite
+// topics that are not used any more. The log calls the fold on its own goroutine.
 // Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
@@ -89,6 +90,20 @@
 // time (package consumer). A change of order by the topology takes over what is in
 // hands. Of a topic of kind priority, a queue is a level, and the highest number
 // goes first.
+//
+// # Lite topics
+//
+// Messages of a topic of kind lite are kept like those of a FIFO topic, with a lite
+// topic in place of the message group. The fold gives a lite topic a number with its
+// first message (lite_fold.go), which index entries have in place of a hash: consumers
+// are promised the lite topics that they named. Which client wants which is not in the
+// log: clients tell it (lite.go), and again every 30 s; a broker passes it on to the
+// homes of the lite topics. A group's progress in a lite topic is that in the queue, as
+// for every topic. A loop forgets lite topics that had no message for their time, by a
+// record that the fold takes only if none came meanwhile, and settles what is left of
+// them; beyond twice their limit, which landings alone reach, the fold forgets the least
+// used. A subscription may say where its group goes on in a lite topic (lite_move.go):
+// one record, before which all progress is logged while nobody takes or settles.
 //
 // # Files
 //

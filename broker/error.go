@@ -13,32 +13,35 @@ type Kind uint8
 // The kinds of errors. Their values travel in calls between brokers: new ones come
 // at the end.
 const (
-	KindTopicUnknown Kind = iota + 1 // the topology does not declare the topic
-	KindGroupUnknown                 // the consumer group is not declared, or not for this topic
-	KindUnroutable                   // the destination cannot be resolved
-	KindResidency                    // residency forbids the origin or the destination
-	KindTooLarge                     // a message or a field is too large
-	KindUnsupported                  // this build does not do that
-	KindDiskFull                     // no space; reads go on; try again later
-	KindBudget                       // the destination's backlog has reached the topic's budget
-	KindStopped                      // the log has stopped after a failed fsync
-	KindClosed                       // the broker is closing or closed
-	KindHandle                       // the receipt handle is malformed, foreign or no longer valid
-	KindBusy                         // a bound was reached; try again
-	KindInvalid                      // the request itself is wrong
-	KindCorrupt                      // stored bytes are damaged
-	KindInternal                     // anything else, such as a failed read
-	KindUnavailable                  // the broker group of this zone that must do it does not answer; try again
-	KindOffset                       // the queue does not hold the offset; the cause is an *OffsetError
-	KindNoOffset                     // the consumer group has no offset there yet
-	KindDeliveryTime                 // the delivery time is further ahead than the topic allows
-	KindRecallHandle                 // the recall handle is malformed or foreign
-	KindSettled                      // too late: the message is no longer waiting
-	KindTransaction                  // the transaction id is malformed, foreign or no longer known
-	KindDecided                      // the transaction was decided otherwise before
-	KindConflict                     // the message id was sent before with other content
-	KindNotMaster                    // another member of the broker group decides for it; what was asked may have been done
-	KindInSync                       // fewer members of the broker group are in sync than the topic asks for; try again later
+	KindTopicUnknown      Kind = iota + 1 // the topology does not declare the topic
+	KindGroupUnknown                      // the consumer group is not declared, or not for this topic
+	KindUnroutable                        // the destination cannot be resolved
+	KindResidency                         // residency forbids the origin or the destination
+	KindTooLarge                          // a message or a field is too large
+	KindUnsupported                       // this build does not do that
+	KindDiskFull                          // no space; reads go on; try again later
+	KindBudget                            // the destination's backlog has reached the topic's budget
+	KindStopped                           // the log has stopped after a failed fsync
+	KindClosed                            // the broker is closing or closed
+	KindHandle                            // the receipt handle is malformed, foreign or no longer valid
+	KindBusy                              // a bound was reached; try again
+	KindInvalid                           // the request itself is wrong
+	KindCorrupt                           // stored bytes are damaged
+	KindInternal                          // anything else, such as a failed read
+	KindUnavailable                       // the broker group of this zone that must do it does not answer; try again
+	KindOffset                            // the queue does not hold the offset; the cause is an *OffsetError
+	KindNoOffset                          // the consumer group has no offset there yet
+	KindDeliveryTime                      // the delivery time is further ahead than the topic allows
+	KindRecallHandle                      // the recall handle is malformed or foreign
+	KindSettled                           // too late: the message is no longer waiting
+	KindTransaction                       // the transaction id is malformed, foreign or no longer known
+	KindDecided                           // the transaction was decided otherwise before
+	KindConflict                          // the message id was sent before with other content
+	KindNotMaster                         // another member of the broker group decides for it; what was asked may have been done
+	KindInSync                            // fewer members of the broker group are in sync than the topic asks for; try again later
+	KindLiteName                          // no name of a lite topic
+	KindLiteTopics                        // as many lite topics live as the topic may have
+	KindLiteSubscriptions                 // a client has named as many lite topics as it may
 )
 
 var kindWords = [...]string{
@@ -52,6 +55,7 @@ var kindWords = [...]string{
 	KindDeliveryTime: "delivery time", KindRecallHandle: "recall handle", KindSettled: "settled",
 	KindTransaction: "transaction id", KindDecided: "decided before", KindConflict: "conflict",
 	KindNotMaster: "not the master", KindInSync: "too few members in sync",
+	KindLiteName: "lite topic", KindLiteTopics: "too many lite topics", KindLiteSubscriptions: "too many lite subscriptions",
 }
 
 // String returns the kind in words.

@@ -74,6 +74,8 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{ok: true}, s.applyOffsets(e.Position, v.Body())
 	case record.TypeRecall:
 		return s.applyRecall(e.Position, v.Body())
+	case record.TypeLite:
+		return placement{ok: true}, s.applyLite(v.Body())
 	case record.TypeGiveUp:
 		return placement{ok: true}, s.applyGiveUp(v.Body())
 	case record.TypeLineageStart:
@@ -130,11 +132,11 @@ func (s *state) settleCause(e *commitlog.Entry, v record.View) (bool, error) {
 func isOutgoing(v record.View) bool { return len(v.Target()) > 0 }
 
 // queueEntry is the entry of a record in its queue. That of a message of a message
-// group has the group's hash in place of the tag's, and says so; dead letters have
+// group or lite topic has the group's hash in place of the tag's, and says so; dead letters have
 // no order.
 func queueEntry(e *commitlog.Entry, v record.View) queue.Entry {
 	entry := queue.Entry{Position: e.Position, Size: uint32(e.Size)}
-	if v.Kind() == zone.KindFIFO && v.Type() == record.TypeMessage && v.GroupHash() != 0 {
+	if k := v.Kind(); (k == zone.KindFIFO || k == zone.KindLite) && v.Type() == record.TypeMessage && v.GroupHash() != 0 {
 		entry.Hash, entry.Label = uint32(v.GroupHash()), groupLabel
 	} else {
 		entry.Hash = tagHash(v.Tag())
@@ -152,6 +154,9 @@ func (s *state) store1(e *commitlog.Entry, v record.View) (placement, error) {
 		if t, err = s.ensureTopic(zone.Topic(v.Topic()), e.Position, int(v.Queue())+1); err != nil {
 			return placement{}, err
 		}
+	}
+	if t.isLite(&v) {
+		return s.storeLite(t, e, v)
 	}
 	return s.enqueue(t, int(v.Queue()), queueEntry(e, v))
 }

@@ -47,6 +47,7 @@ func (s *state) applyTopics(pos record.Position, body *topologyBody) error {
 			return err
 		}
 		s.declareReceipts(t, d.receipts)
+		t.declareLite(d.lite)
 	}
 	// In order of names, so that whatever dropping does is the same each time.
 	for _, name := range sortedKeys(s.topics) {

@@ -28,6 +28,8 @@ type hands struct {
 	order   order                             // as the topology asked for when they were made
 	stale   atomic.Bool                       // the topology asks for another order: to be replaced
 	retired bool                              // replaced; guarded by Broker.gate
+	ofLite  bool                              // the topic has lite topics
+	lite    *liteMembers                      // nil unless clients name the lite topics that they want
 	gone    chan struct{}                     // closed when they are retired: who waits asks again
 }
 
@@ -89,10 +91,18 @@ func (b *Broker) makeHands(key subKey) *hands {
 func (b *Broker) newHands(sub *subscription, first uint64) *hands {
 	key := sub.key
 	h := &hands{sub: sub, topic: sub.topic, id: topicID(sub.topic.name, sub.topic.first), order: b.view.Load().order(key), gone: make(chan struct{})}
+	inFlight := b.limits.MaxInFlight
+	if t := b.Topology().FindTopic(key.topic); t != nil && t.Kind == zone.KindLite {
+		h.ofLite = true
+		inFlight += 2 * t.Lite.Topics // each may have a message that is the next one
+	}
+	if h.order == liteOrder {
+		h.lite = newLiteMembers()
+	}
 	h.disp = consumer.NewDispatcher(consumer.Options{
 		Group: key.group, Topic: key.topic,
-		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: b.limits.MaxInFlight,
-		FirstDelivery: first, InOrder: h.order == groupOrder, Priority: h.order == priorityOrder, Alive: b.isAlive, Kick: b.kick,
+		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: inFlight,
+		FirstDelivery: first, InOrder: h.order == groupOrder || h.order == liteOrder, Chosen: h.order == liteOrder, Priority: h.order == priorityOrder, Alive: b.isAlive, Kick: b.kick,
 	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
 	h.setMarks(b.state.progress)
 	sub.hands = h

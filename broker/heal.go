@@ -200,7 +200,7 @@ func (s *state) slotsOf(e *commitlog.Entry, dst []slot) ([]slot, error) {
 	if t == nil || e.Position < t.first {
 		return dst, nil // of a topic that was dropped
 	}
-	return append(dst, slot{index: t.queues[t.place(int(v.Queue()))].id, topic: t, entry: queueEntry(e, v)}), nil
+	return append(dst, slot{index: t.queues[t.place(int(v.Queue()))].id, topic: t, entry: t.liteEntry(queueEntry(e, v), &v)}), nil
 }
 
 // onwardSlot returns the entry of a landing in the index of its relay; false when

@@ -10,7 +10,7 @@ import (
 // from.
 func SupportsKind(k zone.MessageKind) bool {
 	switch k {
-	case zone.KindNormal, zone.KindFIFO, zone.KindDelay, zone.KindTransaction, zone.KindPriority:
+	case zone.KindNormal, zone.KindFIFO, zone.KindDelay, zone.KindTransaction, zone.KindPriority, zone.KindLite:
 		return true
 	}
 	return false
@@ -26,6 +26,11 @@ func checkKind(t *zone.TopicInfo, m *Message) error {
 	}
 	if t.Kind == zone.KindFIFO && m.MessageGroup == "" {
 		return refuse(KindInvalid, "a message without a message group on a topic of kind fifo")
+	}
+	if t.Kind == zone.KindLite {
+		if text := zone.LiteName(m.MessageGroup); text != "" {
+			return refuse(KindLiteName, "%s", liteNameText(m.MessageGroup, text))
+		}
 	}
 	if t.Kind == zone.KindPriority && m.Priority < 0 {
 		return refuse(KindInvalid, "the priority %d; it must not be negative", m.Priority)

@@ -246,6 +246,7 @@ func (b *Broker) lead() {
 	b.resumeHands()
 	b.loops.Go(b.dueLoop)
 	b.loops.Go(b.receiptLoop)
+	b.loops.Go(b.liteLoop)
 }
 
 // Drain makes a master ready to hand over: it answers nobody any more, and what

@@ -18,7 +18,7 @@ type Message struct {
 	ID           string          // the client's message id, kept to the byte
 	Tag          string
 	Keys         []string
-	MessageGroup string
+	MessageGroup string           // of a topic of kind lite: the lite topic
 	Kind         zone.MessageKind // zero = the topic's
 	Priority     int32            // of a topic of kind priority: the higher, the sooner; those from its number of queues on are one
 	Properties   map[string]string

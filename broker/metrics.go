@@ -29,6 +29,7 @@ type metrics struct {
 	repeated, conflicts, passes                metric.Int64Counter
 	publishTime, snapshotHold                  metric.Float64Histogram
 	tx                                         *txMetrics
+	lite                                       liteMetrics
 	registration                               metric.Registration
 }
 
@@ -75,6 +76,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 	var err, terr error
 	x.timers, terr = newTimerMetrics(m, counter)
 	x.tx, err = newTxMetrics(m)
+	x.lite = newLiteMetrics(counter)
 	errs = append(errs, err, terr, x.observe(m, b))
 	return x, errors.Join(errs...)
 }
@@ -89,7 +91,8 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	given, err8 := m.Int64ObservableCounter("mqrouter.broker.receipts", metric.WithDescription("messages that a receipt was written for, since the store was made"))
 	none, err7 := m.Int64ObservableCounter("mqrouter.broker.receipts.none", metric.WithDescription("messages of topics with receipts that can have none, since the store was made"))
 	timers, gauges, err6 := timerGauges(m)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8); err != nil {
+	lite, liteGauges, err9 := liteGauges(m)
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil {
 		return err
 	}
 	var err error
@@ -113,8 +116,9 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		o.ObserveInt64(none, int64(st.Counts.NoReceipts))
 		timers.observe(o, &st.Timers)
 		x.tx.observe(o, st.Transactions)
+		lite.observe(o, &st)
 		return nil
-	}, append(gauges, backlog, unsettled, lag, held, orphans, given, none, x.tx.pending, x.tx.oldest)...)
+	}, append(append(gauges, liteGauges...), backlog, unsettled, lag, held, orphans, given, none, x.tx.pending, x.tx.oldest)...)
 	return err
 }
 

@@ -86,6 +86,9 @@ type Limits struct {
 	// DefaultMaxTopicHalves: what 6 s of immunity hold at 16,000 undecided sends a
 	// second.
 	MaxHalves, MaxTopicHalves int
+	// MaxLite bounds the lite topics that the clients of one consumer group have named
+	// of a topic, counted for each client: some 250 bytes of memory each. 0 = 1,000,000.
+	MaxLite int
 }
 
 // Defaults of limits that operators may set. They, as all limits, say what is taken in;
@@ -153,6 +156,7 @@ func (o Options) withDefaults() Options {
 	l.MaxHalves = orDefault(l.MaxHalves, DefaultMaxHalves)
 	l.MaxTopicHalves = min(orDefault(l.MaxTopicHalves, DefaultMaxTopicHalves), l.MaxHalves)
 	l.MaxWantWindow = orDefault(l.MaxWantWindow, 16<<20)
+	l.MaxLite = orDefault(l.MaxLite, 1_000_000)
 	l.MaxTimers = orDefault(l.MaxTimers, DefaultMaxTimers)
 	return o
 }

@@ -25,12 +25,15 @@ const (
 	anyOrder      order = iota // as stored, without a promise
 	groupOrder                 // each message group in order, one message of it at a time
 	priorityOrder              // higher priorities first
+	liteOrder                  // as groupOrder, of the lite topics that a client has named
 )
 
 func (v *view) order(key subKey) order {
 	t := v.topics[key.topic]
 	switch {
 	case t == nil:
+	case t.info.Kind == zone.KindLite && v.topo.LiteModeOf(key.group) != zone.LiteAll:
+		return liteOrder
 	case v.topo.InOrder(key.group, t.info):
 		return groupOrder
 	case t.info.Kind == zone.KindPriority:
@@ -41,7 +44,7 @@ func (v *view) order(key subKey) order {
 
 // begin tells of a poll under an attempt id; nil when there is none that counts.
 func (h *hands) begin(r *ReceiveRequest) *consumer.Attempt {
-	if h.order != groupOrder || r.AttemptID == "" {
+	if h.order != groupOrder && h.order != liteOrder || r.AttemptID == "" {
 		return nil
 	}
 	return h.disp.Begin(attemptID(r.ClientID, r.AttemptID))
@@ -78,6 +81,12 @@ func (t *taker) key(q uint16, offset uint64) (uint64, consumer.Verdict) {
 		return 0, t.unreadable(q, offset, err)
 	case e.Label == markLabel:
 		return 0, consumer.Skip
+	case e.Label == groupLabel && t.h.ofLite:
+		key, alive := t.b.liteKey(t.h.topic, e.Hash, offset)
+		if !alive {
+			return 0, consumer.Skip
+		}
+		return key, consumer.Deliver
 	case e.Label == groupLabel:
 		return uint64(e.Hash), consumer.Deliver
 	}
@@ -107,7 +116,10 @@ func (b *Broker) reorder(h *hands) bool {
 	h.retired = true
 	close(h.gone)
 	if b.state.subs[h.sub.key] == h.sub && h.sub.hands == h {
-		b.newHands(h.sub, h.disp.LastDelivery())
+		next := b.newHands(h.sub, h.disp.LastDelivery())
+		if h.lite != nil && next.lite != nil {
+			h.lite.inherit(b, next)
+		}
 	}
 	return true
 }

@@ -165,6 +165,11 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	p.properties = properties(p.properties[:0], m.Properties)
 	rec.Properties = p.properties
 	r.Queue = int(rec.Queue)
+	if t.info.Kind == zone.KindLite && rec.Target == "" && !b.liteRoom(t.info, m.MessageGroup) {
+		b.metrics.liteRefused(t.info.Name)
+		return &Error{Op: "publish", Kind: KindLiteTopics, Topic: t.info.Name,
+			Text: fmt.Sprintf("%d lite topics live at broker group %s, as many as may", t.info.Lite.Topics, b.self)}
+	}
 	if rec.Target != "" {
 		if !waits { // else its backlog then is what counts
 			if err := b.checkBudget(t.info, rec); err != nil {
@@ -296,14 +301,14 @@ func (b *Broker) recordOf(r *record.Record, v *view, t *topicView, m *Message, d
 }
 
 // chooseQueue takes the client's hint, and else goes round. A broadcast has one
-// order and so one queue. So has a FIFO topic: the order of a message group then
+// order and so one queue. So has a FIFO topic, and one of kind lite: the order of a message group then
 // does not hang on the number of queues, which may change, nor on what a client
 // thinks of it, and message groups go on without each other in one queue as well. A
 // priority is a queue.
 func chooseQueue(t *topicView, m *Message) uint16 {
 	n := max(t.info.Queues, 1)
 	switch {
-	case t.info.Channel != nil, t.info.Kind == zone.KindFIFO:
+	case t.info.Channel != nil, t.info.Kind == zone.KindFIFO, t.info.Kind == zone.KindLite:
 		return 0
 	case t.info.Kind == zone.KindPriority:
 		return uint16(min(int(m.Priority), n-1))

@@ -40,13 +40,16 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 	if err != nil {
 		return nil, err
 	}
+	if h.lite != nil {
+		h.lite.heard(r.ClientID, b.now())
+	}
 	attempt := h.begin(&r)
 	defer h.end(attempt)
 	deadline := time.NewTimer(max(r.Wait, 0))
 	defer deadline.Stop()
 	for {
 		// In line before the look, so that nothing can come unseen between.
-		w := h.disp.Wait()
+		w := h.disp.WaitFor(r.ClientID)
 		list, more, err := b.take(ctx, h, &r, attempt)
 		if err != nil {
 			w.Stop()
@@ -171,6 +174,11 @@ func (t *taker) match(q uint16, offset uint64) consumer.Verdict {
 	}
 	if e.Label == markLabel || (t.hashes != nil && e.Label != groupLabel && !slices.Contains(t.hashes, e.Hash)) {
 		return consumer.Skip
+	}
+	if t.h.ofLite && e.Label == groupLabel {
+		if _, alive := t.b.liteKey(t.h.topic, e.Hash, offset); !alive {
+			return consumer.Skip
+		}
 	}
 	if t.r.Filter.SQL != nil && t.ctx.Err() != nil {
 		return consumer.Stop // each costs a read of the log and an evaluation

@@ -155,6 +155,9 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 		if err != nil {
 			return nil, nil, err
 		}
+		if reason == record.ReasonNone && !s.liteFits(v, &r) {
+			reason = record.ReasonQuota
+		}
 		if s.tracer.On() && reason != record.ReasonCorrupt {
 			t = t.add(number, r, reason)
 		}
@@ -173,6 +176,16 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 		entries = append(entries, commitlog.Entry{Kind: commitlog.KindLanding, Envelope: arena[start:len(arena):len(arena)], Record: rec})
 	}
 	return entries, t, nil
+}
+
+// liteFits reports whether the lite topic of a record may live here. Those that come
+// at the same moment pass it together.
+func (s *sink) liteFits(v *view, r *record.View) bool {
+	if r.Kind() != zone.KindLite {
+		return true
+	}
+	t := v.topics[zone.Topic(r.Topic())]
+	return t == nil || t.info.Kind != zone.KindLite || s.b().liteRoom(t.info, string(r.MessageGroup()))
 }
 
 // judge reads the record and returns why it can never land here, or ReasonNone.

@@ -19,16 +19,17 @@ import (
 // The bytes of a snapshot. Integers marked u16, u32 and u64 are little endian,
 // the others unsigned varints; str, n and flow are as in control.go.
 //
-//	magic "MQSNAP\r\n" | version u16 = 4 | CRC32C of what follows u32 |
+//	magic "MQSNAP\r\n" | version u16 = 5 | CRC32C of what follows u32 |
 //	group str, incarnation u64, position, epoch, lineage u64, next index |
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
 //	n channels: name str, n legs: city str, group str |
 //	n zones: name str, owned u64 |
-//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast), channel str, receipts str, want,
+//	n topics: name str, first u64, flags u8 (1 declared, 2 dead letter, 4 broadcast, 8 lite), channel str, receipts str, want,
 //	          retention ms, n queues: index, next,
 //	          n carried: offset, given up ms u64, position, size, hash u32,
-//	          n given up: offset, n groups: str |
+//	          n given up: offset, n groups: str;
+//	          lite: limit, last number u32, n lite topics, least used first: number u32, name str, first, last, count, used ms u64 |
 //	n subscriptions: group str, topic str, flags u8 (1 declared, 2 cache), n queues: since |
 //	n flows out: flow, index, next, n marks: epoch, id u64, first, n topics: name str,
 //	          n legs: city str, group str, cursor, fingerprint, parked, n backlogs by label,
@@ -49,7 +50,7 @@ import (
 // equal bytes.
 const (
 	snapshotMagic   = "MQSNAP\r\n"
-	snapshotVersion = 4
+	snapshotVersion = 5
 	snapshotHead    = len(snapshotMagic) + 2 + 4
 )
 
@@ -75,7 +76,7 @@ func (e *SnapshotError) Unwrap() error { return e.Err }
 func (c *counts) list() []*uint64 {
 	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet, &c.Receipts, &c.NoReceipts,
 		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits,
-		&c.RepeatedSends, &c.ConflictingSends}
+		&c.RepeatedSends, &c.ConflictingSends, &c.LiteForgotten, &c.LiteEvicted, &c.LiteMoved}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -142,7 +143,7 @@ func (s *state) encodeTopics(e *encoder) {
 		t := s.topics[name]
 		e.str(string(name))
 		e.u64(uint64(t.first))
-		e.byte(flagIf(t.declared, 1) | flagIf(t.deadLetter, 2) | flagIf(t.broadcast, 4))
+		e.byte(flagIf(t.declared, 1) | flagIf(t.deadLetter, 2) | flagIf(t.broadcast, 4) | flagIf(t.lite != nil, 8))
 		e.str(t.channel)
 		e.str(string(t.receipts))
 		e.uint(uint64(t.want))
@@ -153,6 +154,9 @@ func (s *state) encodeTopics(e *encoder) {
 			e.uint(q.index.Next())
 			e.carried(q.carried.all())
 			e.givenUp(q.givenUp)
+		}
+		if t.lite != nil {
+			e.lite(t.lite)
 		}
 	}
 	e.uint(uint64(len(s.subs)))

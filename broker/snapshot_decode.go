@@ -65,6 +65,9 @@ func (s *state) decodeTopics(d *decoder, c *cuts) {
 			q.givenUp = d.givenUp()
 			t.queues = append(t.queues, q)
 		}
+		if flags&8 != 0 {
+			t.lite = d.lite()
+		}
 		if t.want < 1 || t.want > len(t.queues) {
 			d.bad = true
 		}

@@ -89,6 +89,9 @@ type counts struct {
 	LateRecalls   uint64 // recalls of messages that had fallen due, or were recalled already
 	VoidTimers    uint64 // copies of delayed messages that were ignored since they were settled already
 	LateCommits   uint64 // commits that were ignored since the half message was decided already
+	LiteForgotten uint64 // lite topics whose time was over
+	LiteEvicted   uint64 // lite topics that made room for others
+	LiteMoved     uint64 // consumer groups that were made to go on elsewhere in a lite topic
 
 	RepeatedSends    uint64 // copies of messages of idempotent topics that came at once and were ignored
 	ConflictingSends uint64 // likewise, with other content than the first
@@ -105,6 +108,7 @@ type topic struct {
 	want       int    // queues that new records are spread over
 	retention  time.Duration
 	receipts   zone.Topic // where its receipts go; empty = it has none
+	lite       *liteTable // its lite topics; nil = it has none
 	queues     []*topicQueue
 
 	dirty bool            // volatile: listed in state.dirtyTopics

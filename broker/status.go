@@ -3,6 +3,7 @@ package broker
 import (
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -65,6 +66,7 @@ type TopicStatus struct {
 	Topic    zone.Topic
 	Declared bool
 	Queues   []QueueStatus
+	Lite     *LiteStatus // nil for a topic without lite topics
 }
 
 // QueueStatus is the extent of a queue: offsets from First up to Next.
@@ -76,12 +78,13 @@ type GroupStatus struct {
 	Topic    zone.Topic
 	Declared bool
 	Cache    bool
-	Lag      uint64 // messages that are not settled
-	InHands  int    // of these: with consumers, or waiting for a retry; in order also the next of a message group
-	Behind   int    // in order: of these, known to wait behind an earlier one of their message group
-	Moving   int    // in order: message groups of which one is in hands
-	Waiting  int    // receives that wait for messages
-	Held     int64  // log bytes that what is not settled holds back, as of the last look at retention; -1 = unknown
+	Lag      uint64   // messages that are not settled
+	InHands  int      // of these: with consumers, or waiting for a retry; in order also the next of a message group
+	Behind   int      // in order: of these, known to wait behind an earlier one of their message group
+	Moving   int      // in order: message groups of which one is in hands
+	Waiting  int      // receives that wait for messages
+	Lite     *LiteUse // nil for a topic without lite topics
+	Held     int64    // log bytes that what is not settled holds back, as of the last look at retention; -1 = unknown
 }
 
 // OutgoingStatus is a destination of a flow that begins here, or lands here and
@@ -172,9 +175,10 @@ func (b *Broker) fillStatus(st *Status) []need {
 	defer b.mu.RUnlock()
 	s := b.state
 	st.Lineage, st.Counts, st.Log.Snapshot = s.epoch, s.counts, b.snapAt
+	now := wallNow()
 	for _, name := range sortedKeys(s.topics) {
 		t := s.topics[name]
-		ts := TopicStatus{Topic: name, Declared: t.declared}
+		ts := TopicStatus{Topic: name, Declared: t.declared, Lite: b.liteStatus(t, now)}
 		for _, q := range t.queues {
 			ts.Queues = append(ts.Queues, QueueStatus{First: q.index.First(), Next: q.index.Next()})
 		}
@@ -193,10 +197,12 @@ func (b *Broker) fillStatus(st *Status) []need {
 		for i, q := range sub.topic.queues {
 			gs.Lag += s.progress.Lag(sub.key.group, sub.key.topic, uint16(i), q.index.Next())
 		}
+		var hs consumer.Stats
 		if sub.hands != nil {
-			hs := sub.hands.disp.Stats()
+			hs = sub.hands.disp.Stats()
 			gs.InHands, gs.Waiting, gs.Behind, gs.Moving = hs.InFlight, hs.Waiters, hs.Waiting, hs.Groups
 		}
+		gs.Lite = b.liteUse(sub, hs.Asleep)
 		st.Groups = append(st.Groups, gs)
 	}
 	b.fillTransactions(st)

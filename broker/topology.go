@@ -103,6 +103,9 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 		if err := b.checkOwners(v); err != nil {
 			return err
 		}
+		if err := b.checkLiteKinds(v); err != nil {
+			return err
+		}
 		e, err := b.control(record.TypeTopologyApplied, v.body().append(nil))
 		if err == nil {
 			err = b.appendWait(ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})

@@ -62,6 +62,7 @@ func (v *view) body() *topologyBody {
 			if info.Receipts != nil {
 				tb.receipts = info.Receipts.Name
 			}
+			tb.lite = info.Lite.Topics
 			body.topics = append(body.topics, tb)
 		}
 	}

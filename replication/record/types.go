@@ -39,6 +39,7 @@ const (
 	TypeCarried                         // an old record again, so that the log behind it can go
 	TypeOffsets                         // where a consumer group goes on was chosen
 	TypeChecked                         // how often producers were asked about half messages
+	TypeLite                            // lite topics were forgotten, or a consumer group goes on elsewhere in one
 )
 
 // Flags qualify a record. The upper eight bits are required: a reader that
@@ -163,6 +164,7 @@ const (
 	ReasonUnsupported
 	ReasonBudget    // declared lost by the origin: the backlog passed its budget, or an operator withdrew it
 	ReasonCompacted // a newer record of the same key follows
+	ReasonQuota     // the destination has as many lite topics as may be
 	reasonEnd
 )
 
