@@ -114,10 +114,21 @@
 // Clients refresh them every 30 s, and assignments every 5 s; what fails until then is
 // tried at another name in the same route.
 //
+// # Lite topics
+//
+// A LITE topic takes LITE messages only, each with a lite topic, which stands where a
+// message group would. SyncLiteSubscription, at any broker, says which ones a client
+// wants; the Store keeps it, and forgets it when the client says that it ends or is
+// silent. Settings tell a lite consumer its limits, and refuse one of a topic without
+// lite topics, and a plain one of a group that gets them by name (UNSUPPORTED). A
+// receive brings several messages, each of another lite topic, unless the group says
+// fifo. What an exclusive group takes from a client, the client's newest stream says
+// (lite.go); who does not read it, or has none here, is told with its next
+// SyncLiteSubscription.
+//
 // # What is refused
 //
-// LITE messages, topics and consumers,
-// SQL filters over properties of the system other than TAGS, SyncLiteSubscription (UNSUPPORTED).
+// SQL filters over properties of the system other than TAGS (UNSUPPORTED).
 //
 // # Goroutines
 //

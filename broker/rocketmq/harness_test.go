@@ -75,11 +75,13 @@ topics:
   - {name: ordered, kind: fifo, route: local}
   - {name: urgent, kind: priority, route: local}
   - {name: tx, kind: transaction, route: local, transaction: {immunity: 300ms, interval: 300ms, checks: 3}}
+  - {name: chat, kind: lite, route: local, lite: {topics: 3, subscriptions: 3}}
   - {name: later, kind: delay, max_delay: 1h, route: local}
 consumer_groups:
   - {name: g, topics: [t, byuser, small, tx, urgent], max_attempts: 5, retry: {initial: 2s, max: 60s, multiplier: 3}}
   - {name: steps, topics: [t], max_attempts: 4, retry: {steps: [1s, 5s, 9s]}}
   - {name: fifos, topics: [ordered], fifo: true}
+  - {name: chatters, topics: [chat]}
   - {name: lates, topics: [later]}
   - {name: watch, topics: [member]}
   - {name: cache, topics: [member], cache: true}

@@ -15,7 +15,13 @@ var accepted = map[zone.MessageKind][]pb.MessageType{
 	zone.KindFIFO:        {pb.MessageType_FIFO},
 	zone.KindDelay:       {pb.MessageType_DELAY},
 	zone.KindTransaction: {pb.MessageType_TRANSACTION},
+	zone.KindLite:        {pb.MessageType_LITE},
 	zone.KindPriority:    {pb.MessageType_PRIORITY, pb.MessageType_NORMAL}, // Node sends priority 0 as NORMAL
+}
+
+// unsupported names a part of the protocol that this server does not speak.
+func unsupported(what string) *pb.Status {
+	return refuse(pb.Code_UNSUPPORTED, what+" are not supported")
 }
 
 // acceptedBy returns the types that routes of a topic announce, never none, at
@@ -71,6 +77,11 @@ func checkKind(info *zone.TopicInfo, sp *pb.SystemProperties) *pb.Status {
 	}
 	if kind == pb.MessageType_FIFO && sp.MessageGroup == nil {
 		return refuse(pb.Code_ILLEGAL_MESSAGE_GROUP, "a FIFO message needs a message group")
+	}
+	if kind == pb.MessageType_LITE {
+		if st := checkLiteName(sp.GetLiteTopic()); st != nil {
+			return st
+		}
 	}
 	if info.Kind == zone.KindPriority {
 		if sp.GetPriority() < 0 {

@@ -75,7 +75,8 @@ func newerRequests() map[string]func() proto.Message {
 		},
 		"RecallMessage": func() proto.Message { return &pb.RecallMessageRequest{Topic: res("t"), RecallHandle: "x"} },
 		"SyncLiteSubscription": func() proto.Message {
-			return &pb.SyncLiteSubscriptionRequest{Topic: res("t"), Group: res("g"), Action: pb.LiteSubscriptionAction_COMPLETE_ADD, LiteTopicSet: []string{"x"}}
+			return &pb.SyncLiteSubscriptionRequest{Topic: res("chat"), Group: res("chatters"), Action: pb.LiteSubscriptionAction_COMPLETE_ADD, LiteTopicSet: []string{"x"},
+				OffsetOption: &pb.OffsetOption{OffsetType: &pb.OffsetOption_Policy_{Policy: pb.OffsetOption_MIN}}}
 		},
 	}
 }
@@ -88,6 +89,8 @@ var newerRefused = map[string]pb.Code{
 	"PullMessage.filter_expression.type":                  pb.Code_ILLEGAL_FILTER_EXPRESSION,
 	"QueryOffset.query_offset_policy":                     pb.Code_BAD_REQUEST,
 	"EndTransaction.resolution":                           pb.Code_BAD_REQUEST,
+	"SyncLiteSubscription.action":                         pb.Code_BAD_REQUEST,
+	"SyncLiteSubscription.offset_option.policy":           pb.Code_ILLEGAL_OFFSET,
 }
 
 // TestNewerClientsAreServed: fields that are not known change nothing, in any message

@@ -184,7 +184,7 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 		return r, st
 	}
 	r.Max = min(max(int(req.GetBatchSize()), 1), maxReceiveBatch)
-	if req.GetAutoRenew() && t.InOrder(group, sub.info) {
+	if req.GetAutoRenew() && oneByOne(t, group, sub.info) {
 		r.Max = orderedBatch
 	}
 	r.MaxBytes = maxReceiveBytes
@@ -268,7 +268,9 @@ func (s *Server) message(resource *pb.Resource, d *broker.Delivery) *pb.Message 
 	if v.Kind() == zone.KindPriority {
 		sp.Priority = proto.Int32(v.Priority())
 	}
-	sp.MessageGroup = optional(v.MessageGroup())
+	if sp.MessageGroup = optional(v.MessageGroup()); v.Kind() == zone.KindLite {
+		sp.MessageGroup, sp.LiteTopic = nil, sp.MessageGroup
+	}
 	sp.TraceContext = optional(v.TraceContext())
 	if v.Type() == record.TypeDeadLetter {
 		sp.DeadLetterQueue = &pb.DeadLetterQueue{Topic: string(v.Topic()), MessageId: sp.MessageId}

@@ -43,14 +43,15 @@ type client struct {
 type session struct {
 	end    chan struct{} // closed when the stream is to end
 	once   sync.Once
-	checks chan check // for the stream's writer; capacity maxCommands
+	checks chan check    // for the stream's writer; capacity maxCommands
+	lost   chan lostLite // likewise
 
 	topics  []zone.Topic // about which it is asked; guarded by registry.mu
 	settled bool         // its Settings have come; guarded by registry.mu
 }
 
 func newSession() *session {
-	return &session{end: make(chan struct{}), checks: make(chan check, maxCommands)}
+	return &session{end: make(chan struct{}), checks: make(chan check, maxCommands), lost: make(chan lostLite, maxCommands)}
 }
 
 func (s *session) stop() { s.once.Do(func() { close(s.end) }) }

@@ -222,7 +222,7 @@ func (s *Server) assign(ctx context.Context, req *pb.QueryAssignmentRequest) ([]
 	}
 	ids := []int32{allQueues}
 	id, _ := clientID(ctx) // judged before
-	if t.InOrder(group, sub.info) || s.clients.kind(id) == pb.ClientType_PULL_CONSUMER {
+	if oneByOne(t, group, sub.info) || s.clients.kind(id) == pb.ClientType_PULL_CONSUMER {
 		ids = ids[:0]
 		for id := range sub.queues {
 			ids = append(ids, int32(id))

@@ -212,7 +212,7 @@ func TestEmptyRequestsAreAnsweredByAStatus(t *testing.T) {
 		"QueryRoute": pb.Code_ILLEGAL_TOPIC, "Heartbeat": pb.Code_UNRECOGNIZED_CLIENT_TYPE, "SendMessage": pb.Code_MESSAGE_CORRUPTED,
 		"QueryAssignment": pb.Code_ILLEGAL_TOPIC, "AckMessage": pb.Code_INVALID_RECEIPT_HANDLE, "ForwardMessageToDeadLetterQueue": pb.Code_OK,
 		"ChangeInvisibleDuration": pb.Code_INVALID_RECEIPT_HANDLE, "NotifyClientTermination": pb.Code_OK,
-		"EndTransaction": pb.Code_ILLEGAL_TOPIC, "RecallMessage": pb.Code_ILLEGAL_TOPIC, "SyncLiteSubscription": pb.Code_UNSUPPORTED,
+		"EndTransaction": pb.Code_ILLEGAL_TOPIC, "RecallMessage": pb.Code_ILLEGAL_TOPIC, "SyncLiteSubscription": pb.Code_ILLEGAL_TOPIC,
 		"UpdateOffset": pb.Code_ILLEGAL_TOPIC, "GetOffset": pb.Code_ILLEGAL_TOPIC, "QueryOffset": pb.Code_ILLEGAL_TOPIC,
 	}
 	for name, call := range unary(c) {

@@ -214,7 +214,9 @@ func translate(info *zone.TopicInfo, m *pb.Message, out *broker.Message) *pb.Sta
 	out.ID = sp.GetMessageId()
 	out.Tag = sp.GetTag()
 	out.Keys = sp.GetKeys()
-	out.MessageGroup = sp.GetMessageGroup()
+	if out.MessageGroup = sp.GetMessageGroup(); info.Kind == zone.KindLite {
+		out.MessageGroup = sp.GetLiteTopic()
+	}
 	out.Kind = info.Kind
 	out.Priority = sp.GetPriority()
 	if d := sp.GetOrphanedTransactionRecoveryDuration(); info.Kind == zone.KindTransaction && d.CheckValid() == nil {

@@ -145,7 +145,7 @@ func TestSendLimits(t *testing.T) {
 		{"PRIORITY with group", "urgent", func(m *pb.Message) { priority(7)(m); m.SystemProperties.MessageGroup = str("u1") }, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "message group"},
 		{"NORMAL on a PRIORITY topic", "urgent", nil, pb.Code_OK, ""},
 		{"FIFO on a PRIORITY topic", "urgent", fifo("u1"), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes PRIORITY"},
-		{"LITE", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_LITE }), pb.Code_UNSUPPORTED, "LITE"},
+		{"LITE", "t", sp(func(p *pb.SystemProperties) { p.MessageType = pb.MessageType_LITE }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "LITE"},
 		{"NORMAL on a FIFO topic", "ordered", nil, pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "takes FIFO"},
 		{"delivery time", "t", sp(func(p *pb.SystemProperties) { p.DeliveryTimestamp = timestamppb.Now() }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "delivery"},
 		{"priority", "t", sp(func(p *pb.SystemProperties) { p.Priority = proto.Int32(1) }), pb.Code_MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, "priority"},

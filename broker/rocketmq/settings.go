@@ -53,13 +53,13 @@ func (s *Server) answer(ctx context.Context, in *pb.Settings) (reply *pb.Setting
 		}
 		info.topics = s.answerProducer(ctx, reply)
 	case *pb.Settings_Subscription:
-		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER && info.kind != pb.ClientType_PULL_CONSUMER {
+		if info.kind != pb.ClientType_PUSH_CONSUMER && info.kind != pb.ClientType_SIMPLE_CONSUMER && info.kind != pb.ClientType_PULL_CONSUMER && !isLite(info.kind) {
 			return nil, info, unrecognised(info.kind)
 		}
-		if err := s.checkSubscriptions(in.GetSubscription()); err != nil {
+		if err := s.checkSubscriptions(ctx, info.kind, in.GetSubscription()); err != nil {
 			return nil, info, err
 		}
-		info.poll = s.answerConsumer(ctx, reply)
+		info.poll = s.answerConsumer(ctx, info.kind, reply)
 	default:
 		return nil, info, &settingsError{pb.Code_BAD_REQUEST, "settings have neither publishing nor subscription"}
 	}
@@ -117,7 +117,7 @@ func (s *Server) answerProducer(ctx context.Context, reply *pb.Settings) declare
 }
 
 // answerConsumer fills the consumer's half and returns the poll time.
-func (s *Server) answerConsumer(ctx context.Context, reply *pb.Settings) time.Duration {
+func (s *Server) answerConsumer(ctx context.Context, kind pb.ClientType, reply *pb.Settings) time.Duration {
 	sub := reply.GetSubscription()
 	group := &unknownGroup
 	t, _ := s.topology()
@@ -126,8 +126,15 @@ func (s *Server) answerConsumer(ctx context.Context, reply *pb.Settings) time.Du
 		group = info
 	}
 	fifo := group.FIFO
+	var topics []*zone.TopicInfo
 	for _, e := range sub.GetSubscriptions() {
-		fifo = fifo || t.InOrder(name, t.FindTopic(zone.Topic(fullName(ctx, e.GetTopic()))))
+		if info := t.FindTopic(zone.Topic(fullName(ctx, e.GetTopic()))); info != nil {
+			topics = append(topics, info)
+			fifo = fifo || oneByOne(t, name, info)
+		}
+	}
+	if isLite(kind) {
+		answerLite(sub, topics)
 	}
 	sub.Fifo = proto.Bool(fifo)
 	sub.ReceiveBatchSize = proto.Int32(maxReceiveBatch)
@@ -140,14 +147,22 @@ func (s *Server) answerConsumer(ctx context.Context, reply *pb.Settings) time.Du
 	return poll
 }
 
-// checkSubscriptions refuses a consumer with an SQL filter that is none: its start
+// checkSubscriptions refuses a consumer with an SQL filter that is none, or of another
+// kind than its topic needs: its start
 // fails with the reason in the clients that look at it, where a refused receive is
 // repeated without a word. Filters of other types are judged when they are used.
-func (s *Server) checkSubscriptions(sub *pb.Subscription) error {
+func (s *Server) checkSubscriptions(ctx context.Context, kind pb.ClientType, sub *pb.Subscription) error {
 	if n := len(sub.GetSubscriptions()); n > maxSubscriptions {
 		return &settingsError{pb.Code_BAD_REQUEST, fmt.Sprintf("settings have %d subscriptions, the limit is %d", n, maxSubscriptions)}
 	}
+	t, _ := s.topology()
+	group := zone.ConsumerGroup(fullName(ctx, sub.GetGroup()))
 	for _, e := range sub.GetSubscriptions() {
+		if info := t.FindTopic(zone.Topic(fullName(ctx, e.GetTopic()))); info != nil {
+			if err := checkLiteConsumer(kind, t, group, info); err != nil {
+				return err
+			}
+		}
 		if e.GetExpression().GetType() != pb.FilterType_SQL {
 			continue
 		}

@@ -112,7 +112,7 @@ func (s *Server) changeInvisible(ctx context.Context, g zone.ConsumerGroup, t zo
 // and would otherwise use up all attempts within a second.
 func (s *Server) floor(ctx context.Context, g zone.ConsumerGroup) time.Duration {
 	id, st := clientID(ctx)
-	if st != nil || s.clients.kind(id) != pb.ClientType_PUSH_CONSUMER {
+	if k := s.clients.kind(id); st != nil || k != pb.ClientType_PUSH_CONSUMER && k != pb.ClientType_LITE_PUSH_CONSUMER {
 		return 0
 	}
 	group := s.store.Topology().FindConsumerGroup(g)

@@ -36,6 +36,7 @@ type Store interface {
 	// move is durable as a whole. It is idempotent.
 	DeadLetter(ctx context.Context, g zone.ConsumerGroup, t zone.Topic, handle string) error
 	Puller
+	Chooser
 	// EndTransaction decides the half message with the transaction id. At nil the
 	// decision is durable; the same one again is nil, too.
 	EndTransaction(ctx context.Context, t zone.Topic, id string, r broker.Resolution) error
@@ -59,6 +60,15 @@ type Puller interface {
 	SetOffset(ctx context.Context, g zone.ConsumerGroup, q broker.QueueName, offset uint64) error
 	// FindOffset returns the offset of a place; at is for broker.WhereTime.
 	FindOffset(ctx context.Context, q broker.QueueName, w broker.Where, at time.Time) (uint64, error)
+}
+
+// Chooser serves consumers that choose lite topics.
+type Chooser interface {
+	// SyncLite takes over which lite topics a client wants, here and at the other
+	// brokers of the zone.
+	SyncLite(ctx context.Context, r broker.LiteRequest) error
+	// LeaveLite forgets what a client wants here. It does not block.
+	LeaveLite(clientID string)
 }
 
 var _ Store = (*broker.Broker)(nil)

@@ -31,6 +31,8 @@ type memStore struct {
 	waits   []time.Duration // of ChangeInvisible
 	gone    []string        // of ClientsGone
 	ended   []string        // of EndRenewal
+	lite    []broker.LiteRequest
+	left    []string
 }
 
 // hold is one message's state in a consumer group.

@@ -26,6 +26,7 @@ func startReal(t *testing.T) *bench {
 		o.Store, o.Zone, o.Group = core, "c1", "gc1" // a zone of one broker: every slot is at home
 	})
 	core.SetLiveness(b.Alive)
+	core.SetLiteNotify(b.LiteLost)
 	core.SetProducers(b.CheckBack)
 	t.Cleanup(func() { // before the one of start, so the server ends first
 		b.stop()

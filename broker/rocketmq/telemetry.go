@@ -15,7 +15,7 @@ import (
 
 // Telemetry serves a client's stream: every Settings is answered with Settings and
 // status OK, and the last are repeated for a while after the first; producers are
-// asked about half messages. This goroutine is the
+// asked about half messages, lite consumers told what they have no longer. This goroutine is the
 // stream's only writer; a second one reads, as reading cannot be interrupted.
 func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand]) error {
 	id, st := clientID(stream.Context())
@@ -65,6 +65,10 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 			}
 		case c := <-sess.checks: // only for streams whose Settings were answered
 			if err := s.sendCheck(stream, c); err != nil {
+				return err
+			}
+		case l := <-sess.lost:
+			if err := s.sendLost(stream, l); err != nil {
 				return err
 			}
 		case err := <-ended:
@@ -136,7 +140,8 @@ func (s *Server) heartbeat(ctx context.Context, req *pb.HeartbeatRequest) *pb.St
 		return statusOK
 	}
 	switch k {
-	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER, pb.ClientType_PULL_CONSUMER:
+	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER, pb.ClientType_PULL_CONSUMER,
+		pb.ClientType_LITE_PUSH_CONSUMER, pb.ClientType_LITE_SIMPLE_CONSUMER:
 		if _, ok := s.clients.see(id, k); !ok {
 			return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")
 		}
@@ -152,6 +157,7 @@ func (s *Server) NotifyClientTermination(ctx context.Context, _ *pb.NotifyClient
 	id, st := clientID(ctx)
 	if st == nil {
 		s.clients.drop(id)
+		s.store.LeaveLite(id)
 		st = statusOK
 	}
 	return &pb.NotifyClientTerminationResponse{Status: st}, nil

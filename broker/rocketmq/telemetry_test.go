@@ -202,7 +202,6 @@ func TestTelemetryRefusals(t *testing.T) {
 	}{
 		{"empty", &pb.Settings{}, "neither"},
 		{"type of the other half", &pb.Settings{ClientType: pb.ClientType_PUSH_CONSUMER.Enum(), PubSub: &pb.Settings_Publishing{Publishing: &pb.Publishing{}}}, "PUSH_CONSUMER"},
-		{"lite consumer", consumerSettings(pb.ClientType_LITE_PUSH_CONSUMER, 0, "g"), "LITE_PUSH_CONSUMER"},
 		{"too many properties", with(many), "32"},
 		{"property key", with(map[string]string{"1a": "b"}), "[a-zA-Z]"},
 		{"property key of 65", with(map[string]string{strings.Repeat("k", 65): "b"}), "64"},
@@ -282,7 +281,7 @@ func TestQ5_HeartbeatAsTheVeryFirstCall(t *testing.T) {
 	c := b.dial(t, nil)
 	for kind, code := range map[pb.ClientType]pb.Code{
 		pb.ClientType_PRODUCER: pb.Code_OK, pb.ClientType_PUSH_CONSUMER: pb.Code_OK, pb.ClientType_SIMPLE_CONSUMER: pb.Code_OK,
-		pb.ClientType_LITE_PUSH_CONSUMER: pb.Code_UNRECOGNIZED_CLIENT_TYPE, pb.ClientType_PULL_CONSUMER: pb.Code_OK, 99: pb.Code_OK, // of a newer client
+		pb.ClientType_LITE_PUSH_CONSUMER: pb.Code_OK, pb.ClientType_PULL_CONSUMER: pb.Code_OK, 99: pb.Code_OK, // of a newer client
 		pb.ClientType_CLIENT_TYPE_UNSPECIFIED: pb.Code_UNRECOGNIZED_CLIENT_TYPE,
 	} {
 		id := "client " + kind.String()

@@ -312,6 +312,7 @@ func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInf
 	}
 	n.watched.queues.add(s.Usage)
 	n.broker.SetLiveness(s.Alive)
+	n.broker.SetLiteNotify(s.LiteLost)
 	n.broker.SetProducers(s.CheckBack)
 	return s, nil
 }
