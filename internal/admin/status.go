@@ -21,12 +21,13 @@ type Status struct {
 	Topology Topology  `json:"topology"`
 	Members  int       `json:"members"` // live members of the city's gossip pool, this node included
 
-	Log       *Log       `json:"log,omitempty"`
-	Timers    *Timers    `json:"timers,omitempty"` // absent when no delayed message waits
-	Limits    []Limit    `json:"limits,omitempty"` // of which something is in use, or was in the way
-	Topics    []Topic    `json:"topics,omitempty"`
-	Consumers []Consumer `json:"consumers,omitempty"`
-	Flows     []Flow     `json:"flows,omitempty"`
+	Log       *Log         `json:"log,omitempty"`
+	Timers    *Timers      `json:"timers,omitempty"` // absent when no delayed message waits
+	Limits    []Limit      `json:"limits,omitempty"` // of which something is in use, or was in the way
+	Topics    []Topic      `json:"topics,omitempty"`
+	Lite      []LiteTopics `json:"lite,omitempty"`
+	Consumers []Consumer   `json:"consumers,omitempty"`
+	Flows     []Flow       `json:"flows,omitempty"`
 
 	Transactions []Transaction `json:"transactions,omitempty"` // topics with half messages that wait
 	Decided      Decided       `json:"decided,omitzero"`
@@ -109,6 +110,25 @@ type Consumer struct {
 	Behind        int    `json:"behind,omitempty"`
 	MessageGroups int    `json:"message_groups,omitempty"`
 	Held          *int64 `json:"held,omitempty"` // log bytes that it holds back; absent = not known
+
+	Lite *LiteUse `json:"lite,omitempty"` // of a topic of kind lite
+}
+
+// LiteTopics describes the lite topics of a topic at a broker.
+type LiteTopics struct {
+	Topic  string        `json:"topic"`
+	Topics int           `json:"topics"` // that live
+	Limit  int           `json:"limit"`  // beyond it a message that would make another one is refused
+	TTL    time.Duration `json:"ttl"`    // after which one without a message is forgotten
+	Idle   time.Duration `json:"idle"`   // of the one that was not used for longest
+}
+
+// LiteUse describes a consumer group's use of lite topics at a broker.
+type LiteUse struct {
+	Mode    string `json:"mode"`
+	Clients int    `json:"clients"` // that have named lite topics
+	Named   int    `json:"named"`   // lite topics that they have named, counted for each client
+	Asleep  int    `json:"asleep"`  // lite topics with messages that wait for somebody to name them, or for others before them
 }
 
 // Transaction describes the half messages of a topic that wait for a decision.

@@ -19,6 +19,9 @@ type Subscription struct {
 	Topic string
 	Tags  string // "a || b"; empty or "*" means all
 	SQL   string // an SQL92 expression; wins over Tags, empty means none
+	// Lite names the lite topics that it wants of a topic of kind lite; nil: it wants
+	// none by name.
+	Lite []string
 }
 
 // Received is one delivery. Its fields are the caller's.
@@ -31,6 +34,7 @@ type Received struct {
 	Keys         []string
 	Properties   map[string]string
 	MessageGroup string
+	LiteTopic    string
 	Priority     int32
 	TraceContext string
 	QueueID      int32
@@ -54,6 +58,7 @@ type SimpleConsumer struct {
 	group *pb.Resource
 	subs  []Subscription
 	await time.Duration
+	lite  *lite // nil: no subscription has lite topics
 	next  atomic.Uint32
 }
 
@@ -67,6 +72,9 @@ func NewSimpleConsumer(ctx context.Context, cfg Config, group string, await time
 		await = 10 * time.Second
 	}
 	kind := pb.ClientType_SIMPLE_CONSUMER
+	if slices.ContainsFunc(subs, func(s Subscription) bool { return s.Lite != nil }) {
+		kind = pb.ClientType_LITE_SIMPLE_CONSUMER
+	}
 	resource := &pb.Resource{Name: group}
 	subscription := &pb.Subscription{Group: resource, LongPollingTimeout: durationpb.New(await)}
 	topics := make([]string, 0, len(subs))
@@ -88,7 +96,12 @@ func NewSimpleConsumer(ctx context.Context, cfg Config, group string, await time
 		core.close()
 		return nil, err
 	}
-	return &SimpleConsumer{core: core, group: resource, subs: slices.Clone(subs), await: await}, nil
+	c := &SimpleConsumer{core: core, group: resource, subs: slices.Clone(subs), await: await}
+	if err := c.startLite(ctx); err != nil {
+		core.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 func (s Subscription) filter() *pb.FilterExpression {
@@ -120,6 +133,9 @@ func (c *SimpleConsumer) Receive(ctx context.Context, limit int, invisible time.
 // ReceiveWait is Receive with an await time of its own.
 func (c *SimpleConsumer) ReceiveWait(ctx context.Context, limit int, invisible, await time.Duration) ([]*Received, error) {
 	sub := c.subs[int(c.next.Add(1)%uint32(len(c.subs)))]
+	if err := c.repeatLite(ctx, sub.Topic); err != nil {
+		return nil, err
+	}
 	r, err := c.core.route(ctx, sub.Topic)
 	if err != nil {
 		return nil, err
@@ -199,6 +215,7 @@ func decode(m *pb.Message, q queue) *Received {
 		Keys:         sp.GetKeys(),
 		Properties:   m.GetUserProperties(),
 		MessageGroup: sp.GetMessageGroup(),
+		LiteTopic:    sp.GetLiteTopic(),
 		Priority:     sp.GetPriority(),
 		TraceContext: sp.GetTraceContext(),
 		QueueID:      sp.GetQueueId(),

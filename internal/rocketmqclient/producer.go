@@ -21,6 +21,7 @@ type Message struct {
 	Keys         []string          // may be empty
 	Properties   map[string]string // user properties; may be nil
 	MessageGroup string            // empty: none
+	LiteTopic    string            // of a message of type LITE; empty: none
 	Priority     int32             // of a message of type PRIORITY; from 0 on, the higher, the sooner
 	TraceContext string            // W3C traceparent; empty: none
 	// ID is the message id; empty makes a new one. Give the id of an earlier
@@ -29,7 +30,7 @@ type Message struct {
 	// DeliverAt is when to deliver a message of type DELAY; it goes with it.
 	DeliverAt time.Time
 	// Type is the message type; the zero value means FIFO with a message group, DELAY
-	// with DeliverAt, PRIORITY with one above 0, else NORMAL.
+	// with DeliverAt, LITE with a lite topic, PRIORITY with one above 0, else NORMAL.
 	Type pb.MessageType
 	// Encoding says how Body is compressed; the zero value means IDENTITY.
 	Encoding pb.Encoding
@@ -205,6 +206,7 @@ type sending struct {
 	system            pb.SystemProperties
 	born              timestamppb.Timestamp
 	tag, group, trace string
+	lite              string
 	priority          int32
 }
 
@@ -222,6 +224,8 @@ func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Ti
 			sp.MessageType = pb.MessageType_FIFO
 		case !m.DeliverAt.IsZero():
 			sp.MessageType = pb.MessageType_DELAY
+		case m.LiteTopic != "":
+			sp.MessageType = pb.MessageType_LITE
 		case m.Priority > 0:
 			sp.MessageType = pb.MessageType_PRIORITY
 		}
@@ -243,6 +247,9 @@ func (p *Producer) encode(s *sending, m *Message, r *route, q queue, now time.Ti
 	}
 	if s.group = m.MessageGroup; s.group != "" {
 		sp.MessageGroup = &s.group
+	}
+	if s.lite = m.LiteTopic; s.lite != "" {
+		sp.LiteTopic = &s.lite
 	}
 	if sp.Priority = nil; m.Priority > 0 {
 		s.priority = m.Priority

@@ -34,6 +34,7 @@ type consumeFlags struct {
 	group     string
 	tags      string
 	sql       string
+	lite      []string
 	count     int
 	wait      time.Duration
 	invisible time.Duration
@@ -61,6 +62,7 @@ until interrupted.`,
 	c.Flags().StringVar(&p.tags, "tags", "*", "tags to receive, separated by ||")
 	c.Flags().StringVar(&p.sql, "filter-sql", "", "receive messages for which this SQL92 expression over user properties and TAGS is true")
 	c.MarkFlagsMutuallyExclusive("tags", "filter-sql")
+	c.Flags().StringArrayVar(&p.lite, "lite-topic", nil, "lite topic to receive, of a topic of kind lite; may be repeated")
 	c.Flags().IntVar(&p.count, "count", 0, "end after this many messages; 0: go on until interrupted")
 	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take")
 	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group, 10s to 12h")
@@ -104,7 +106,7 @@ const connectAgain = 500 * time.Millisecond
 func (p *consumeFlags) connect(ctx context.Context, e *env, cfg rocketmqclient.Config) (*rocketmqclient.SimpleConsumer, error) {
 	for told := false; ; told = true {
 		start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags, SQL: p.sql})
+		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags, SQL: p.sql, Lite: p.lite})
 		cancel()
 		var refused *rocketmqclient.StatusError
 		if err == nil || p.count == 0 || ctx.Err() != nil || errors.As(err, &refused) || errors.Is(err, rocketmqclient.ErrNoQueue) {

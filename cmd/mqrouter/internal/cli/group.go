@@ -104,5 +104,21 @@ func (e *env) showGroup(f *fleet, name string, all []admin.Status) error {
 			tab.row(p.Topic, p.Zone, p.Node, p.Lag, p.InFlight, p.Waiting, p.MessageGroups, p.Behind)
 		}
 		tab.print(w)
+		printLiteUse(w, progress)
 	})
+}
+
+// printLiteUse says what the group does with lite topics, if it has any.
+func printLiteUse(w io.Writer, progress []groupProgress) {
+	tab, any := newTable("TOPIC", "ZONE", "NODE", "LITE TOPICS", "CLIENTS", "SUBSCRIPTIONS", "ASLEEP"), false
+	for _, p := range progress {
+		if p.Lite != nil {
+			tab.row(p.Topic, p.Zone, p.Node, p.Lite.Mode, p.Lite.Clients, p.Lite.Named, p.Lite.Asleep)
+			any = true
+		}
+	}
+	if any {
+		fmt.Fprintln(w)
+		tab.print(w)
+	}
 }

@@ -26,6 +26,7 @@ type publishFlags struct {
 	keys       []string
 	properties []string
 	group      string
+	lite       string
 	priority   int32
 	count      int
 	delay      time.Duration
@@ -52,6 +53,7 @@ its way to another zone or city.`,
 	c.Flags().StringArrayVar(&p.keys, "key", nil, "key; may be repeated")
 	c.Flags().StringArrayVar(&p.properties, "property", nil, "user property NAME=VALUE; may be repeated")
 	c.Flags().StringVar(&p.group, "message-group", "", "message group, for topics of kind fifo")
+	c.Flags().StringVar(&p.lite, "lite-topic", "", "lite topic, for topics of kind lite")
 	c.Flags().Int32Var(&p.priority, "priority", 0, "priority, for topics of kind priority: the higher, the sooner")
 	c.Flags().DurationVar(&p.delay, "delay", 0, "deliver after this time (topics of kind delay); the recall handle is printed")
 	c.Flags().IntVar(&p.count, "count", 1, "publish the message this many times")
@@ -85,7 +87,7 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	}
 	defer producer.Close()
 	for range p.count {
-		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, Priority: p.priority, Born: time.Now()}
+		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, LiteTopic: p.lite, Priority: p.priority, Born: time.Now()}
 		if p.delay > 0 {
 			m.DeliverAt = m.Born.Add(p.delay)
 		}

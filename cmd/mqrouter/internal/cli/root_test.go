@@ -94,7 +94,7 @@ func TestValidateTellsWhatNodesRefuse(t *testing.T) {
 		out, says string
 	}{
 		"":                                      {topic, ExitOK, "is valid", ""},
-		"    kind: lite\n":                      {topic, ExitOK, "topic orders is of kind lite", ""},
+		"    kind: lite\n":                      {topic, ExitOK, "is valid", ""},
 		"    at_budget: gap\n    colour: red\n": {topic, ExitFailed, "colour", "has 1 fault\n"},
 		second + node:                           {"            nodes:\n", ExitFailed, "broker group cz-sz-a has 2 nodes, and city shenzhen has no coordinator", "has 1 fault\n"},
 		"  - name: shenzhen\n    coordinator: {driver: raft, voters: [cz-sz-a-2]}\n": {second, ExitOK, "note: the coordinator of city shenzhen has one voter", ""},

@@ -26,6 +26,7 @@ type topicRow struct {
 	Residency []string `json:"residency,omitempty"`
 	// Transaction says how half messages are checked; empty for other kinds.
 	Transaction string   `json:"transaction,omitempty"`
+	Lite        string   `json:"lite,omitempty"`     // bounds of its lite topics; empty for other kinds
 	Receipts    string   `json:"receipts,omitempty"` // the topic of its receipts
 	Consumers   []string `json:"consumer_groups,omitempty"`
 }
@@ -37,6 +38,13 @@ type topicQueue struct {
 	Queue int    `json:"queue"`
 	First uint64 `json:"first"`
 	Next  uint64 `json:"next"`
+}
+
+// liteAt is how many lite topics of a topic live at one broker.
+type liteAt struct {
+	Zone string `json:"zone"`
+	Node string `json:"node"`
+	admin.LiteTopics
 }
 
 func newTopic(e *env) *cobra.Command {
@@ -83,6 +91,9 @@ func describeTopic(t *zone.TopicInfo) topicRow {
 	if t.Kind == zone.KindTransaction {
 		r.Transaction = t.Transaction.String()
 	}
+	if t.Kind == zone.KindLite {
+		r.Lite = t.Lite.String()
+	}
 	if t.Receipts != nil {
 		r.Receipts = string(t.Receipts.Name)
 	}
@@ -97,7 +108,13 @@ func describeTopic(t *zone.TopicInfo) topicRow {
 
 func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
 	queues := []topicQueue{}
+	lites := []liteAt{}
 	for _, s := range all {
+		for _, l := range s.Lite {
+			if l.Topic == string(t.Name) {
+				lites = append(lites, liteAt{s.Zone, s.Node, l})
+			}
+		}
 		for _, q := range s.Topics {
 			if q.Name == string(t.Name) {
 				queues = append(queues, topicQueue{s.Zone, s.Node, q.Queue, q.First, q.Next})
@@ -107,11 +124,15 @@ func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
 	r := describeTopic(t)
 	return e.show(struct {
 		topicRow
-		At []topicQueue `json:"at"`
-	}{r, queues}, func(w io.Writer) {
+		At   []topicQueue `json:"at"`
+		Lite []liteAt     `json:"lite_topics,omitempty"`
+	}{r, queues, lites}, func(w io.Writer) {
 		kind := r.Kind
 		if r.Transaction != "" {
 			kind += ": " + r.Transaction
+		}
+		if r.Lite != "" {
+			kind += ": " + r.Lite
 		}
 		if r.Receipts != "" {
 			kind += ", receipts to " + r.Receipts
@@ -123,6 +144,14 @@ func (e *env) showTopic(t *zone.TopicInfo, all []admin.Status) error {
 			tab.row(q.Zone, q.Node, q.Queue, q.First, q.Next, q.Next-q.First)
 		}
 		tab.print(w)
+		if len(lites) > 0 {
+			fmt.Fprintln(w)
+			tab := newTable("ZONE", "NODE", "LITE TOPICS", "OF AT MOST", "LONGEST UNUSED")
+			for _, l := range lites {
+				tab.row(l.Zone, l.Node, l.Topics, l.Limit, l.Idle.Round(time.Second))
+			}
+			tab.print(w)
+		}
 	})
 }
 

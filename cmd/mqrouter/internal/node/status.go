@@ -40,13 +40,20 @@ func (n *brokerNode) Status() admin.Status {
 		for q, extent := range t.Queues {
 			s.Topics = append(s.Topics, admin.Topic{Name: string(t.Topic), Queue: q, First: extent.First, Next: extent.Next})
 		}
+		if l := t.Lite; l != nil {
+			s.Lite = append(s.Lite, admin.LiteTopics{Topic: string(t.Topic), Topics: l.Topics, Limit: l.Limit, TTL: l.TTL, Idle: l.Idle})
+		}
 	}
 	for _, g := range b.Groups {
 		var held *int64
 		if g.Held >= 0 {
 			held = &g.Held
 		}
-		s.Consumers = append(s.Consumers, admin.Consumer{Held: held, Group: string(g.Group), Topic: string(g.Topic),
+		var lite *admin.LiteUse
+		if l := g.Lite; l != nil {
+			lite = &admin.LiteUse{Mode: l.Mode.String(), Clients: l.Clients, Named: l.Named, Asleep: l.Asleep}
+		}
+		s.Consumers = append(s.Consumers, admin.Consumer{Held: held, Lite: lite, Group: string(g.Group), Topic: string(g.Topic),
 			Declared: g.Declared, Cache: g.Cache, Lag: g.Lag, InFlight: g.InHands, Waiting: g.Waiting, Behind: g.Behind, MessageGroups: g.Moving})
 	}
 	for _, x := range b.Transactions {
