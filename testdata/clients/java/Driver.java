@@ -27,6 +27,7 @@ import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
 import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.MessageListener;
+import org.apache.rocketmq.client.apis.consumer.OffsetOption;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
 import org.apache.rocketmq.client.apis.message.MessageBuilder;
@@ -96,6 +97,10 @@ public final class Driver {
             case "simple" -> clients.put(name, simple(r));
             case "push" -> clients.put(name, push(name, r));
             case "lite" -> clients.put(name, lite(name, r));
+            case "subscribe" -> subscribe((LitePushConsumer) clients.get(name), r);
+            case "unsubscribe" -> ((LitePushConsumer) clients.get(name)).unsubscribeLite(r.get("liteTopic").getAsString());
+            case "liteTopics" -> answer.add("liteTopics", GSON.toJsonTree(
+                ((LitePushConsumer) clients.get(name)).getLiteTopicSet().stream().sorted().toArray()));
             case "send" -> send((Producer) clients.get(name), r, answer);
             case "half" -> half((Producer) clients.get(name), r, answer);
             case "end" -> end(transactions.get(r.get("tx").getAsInt()), r.get("commit").getAsBoolean());
@@ -180,6 +185,23 @@ public final class Driver {
             consumer.subscribeLite(topic.getAsString());
         }
         return consumer;
+    }
+
+    private static void subscribe(LitePushConsumer consumer, JsonObject r) throws Exception {
+        String topic = r.get("liteTopic").getAsString();
+        if (!r.has("from")) {
+            consumer.subscribeLite(topic);
+            return;
+        }
+        long n = r.has("n") ? r.get("n").getAsLong() : 0;
+        consumer.subscribeLite(topic, switch (r.get("from").getAsString()) {
+            case "last" -> OffsetOption.LAST_OFFSET;
+            case "min" -> OffsetOption.MIN_OFFSET;
+            case "max" -> OffsetOption.MAX_OFFSET;
+            case "offset" -> OffsetOption.ofOffset(n);
+            case "tail" -> OffsetOption.ofTailN(n);
+            default -> OffsetOption.ofTimestamp(n);
+        });
     }
 
     /** Fails, takes its time and tells as the request says. */

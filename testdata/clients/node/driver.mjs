@@ -87,6 +87,12 @@ function build(r) {
   return m;
 }
 
+// from is where a subscription is to go on.
+const from = r => ({
+  last: () => rocketmq.OffsetOption.LAST_OFFSET, min: () => rocketmq.OffsetOption.MIN_OFFSET, max: () => rocketmq.OffsetOption.MAX_OFFSET,
+  offset: rocketmq.OffsetOption.ofOffset, tail: rocketmq.OffsetOption.ofTailN, time: rocketmq.OffsetOption.ofTimestamp,
+})[r.from](r.n ?? 0);
+
 const operations = {
   producer: r => started(r, new rocketmq.Producer({
     ...common(r), topics: r.topics, maxAttempts: r.attempts, ...r.checks && { checker: checker(r) },
@@ -106,6 +112,13 @@ const operations = {
     clients.set(r.client, client);
     for (const topic of r.liteTopics) await client.subscribeLite(topic);
   },
+
+  subscribe: r => r.from === undefined ? clients.get(r.client).subscribeLite(r.liteTopic)
+    : clients.get(r.client).subscribeLite(r.liteTopic, from(r)),
+
+  unsubscribe: r => clients.get(r.client).unsubscribeLite(r.liteTopic),
+
+  liteTopics: r => ({ liteTopics: [...clients.get(r.client).getLiteTopicSet()].sort() }),
 
   async send(r) {
     const { messageId, recallHandle } = await clients.get(r.client).send(build(r));

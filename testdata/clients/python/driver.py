@@ -130,6 +130,23 @@ def lite(r):
     return {}
 
 
+def subscribe(r):
+    if "from" in r:
+        raise NotImplementedError("this client cannot say where to go on")
+    clients[r["client"]].subscribe_lite(r["liteTopic"])
+    return {}
+
+
+def unsubscribe(r):
+    clients[r["client"]].unsubscribe_lite(r["liteTopic"])
+    return {}
+
+
+def lite_topics(r):
+    # The set is that of a manager to which the consumer has no door.
+    return {"liteTopics": sorted(clients[r["client"]]._LitePushConsumer__subscription_manager.lite_topics)}
+
+
 def build(r):
     m = Message()
     m.topic = r["topic"]
@@ -203,7 +220,9 @@ def close(r):
     return {}
 
 
-OPERATIONS = {f.__name__: f for f in (producer, simple, push, lite, send, half, end, recall, receive, ack, invisible, close)}
+OPERATIONS = {f.__name__: f for f in (producer, simple, push, lite, subscribe, unsubscribe, send, half, end, recall, receive, ack,
+                                      invisible, close)}
+OPERATIONS["liteTopics"] = lite_topics
 
 
 def serve(r):

@@ -38,6 +38,10 @@ var conformanceTopics = []conformanceTopic{
 	{priorityTopic, "priority", "route: {shard: {property: userId}}"},
 	{guardedTopic, "normal", "route: {shard: {property: userId}}"},
 	{fifoTopic, "fifo", ""},
+	{liteTopic, "lite", "route: {shard: {property: userId}}"},
+	{tightTopic + "node", "lite", "route: local, lite: {topics: 2, subscriptions: 2}"},
+	{tightTopic + "python", "lite", "route: local, lite: {topics: 2, subscriptions: 2}"},
+	{tightTopic + "java", "lite", "route: local, lite: {topics: 2, subscriptions: 2}"},
 	{delayTopic, "delay", ""},
 	{transactionTopic, "transaction", ""},
 	// More checks than a scenario needs: one that reaches a client that is just
@@ -63,7 +67,7 @@ func conformanceDev(t *testing.T) *deployment {
 	text := roomy.ReplaceAllString(string(sample.YAML), "$0$1  max_body: 7MiB\n")
 	text = strings.Replace(text, "\nconsumer_groups:\n", "\n"+topics+"\nconsumer_groups:\n", 1)
 	for _, g := range conformanceGroups() {
-		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, fifo: %t, retry: {steps: [1s]}}\n", g.name, strings.Join(names, ", "), g.attempts, g.fifo)
+		text += fmt.Sprintf("  - {name: %s, topics: [%s], max_attempts: %d, fifo: %t, retry: {steps: [1s]}, lite: %s}\n", g.name, strings.Join(names, ", "), g.attempts, g.fifo, cmp.Or(g.lite, "shared"))
 	}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "conformance.yaml")
@@ -85,6 +89,7 @@ type conformanceGroup struct {
 	name     string
 	attempts int
 	fifo     bool
+	lite     string
 }
 
 func conformanceGroups() []conformanceGroup {
@@ -93,7 +98,7 @@ func conformanceGroups() []conformanceGroup {
 		for _, s := range scenarios {
 			for _, name := range s.names() {
 				for _, kind := range []string{"push", "simple"} {
-					all = append(all, conformanceGroup{groupName(l, name, kind), cmp.Or(s.attempts, 16), s.fifo})
+					all = append(all, conformanceGroup{groupName(l, name, kind), cmp.Or(s.attempts, 16), s.fifo, s.lite})
 				}
 			}
 		}
@@ -108,10 +113,11 @@ func groupName(l language, scenario, kind string) string {
 // scenario is one story that every official client lives through.
 type scenario struct {
 	name     string
-	attempts int  // of its consumer groups; 0 means 16
-	fifo     bool // its consumer groups consume in order
-	far      bool // lives again with the consumers in a city that is not the producer's
-	cities   bool // needs zones and cities: Apache RocketMQ has none
+	attempts int    // of its consumer groups; 0 means 16
+	fifo     bool   // its consumer groups consume in order
+	lite     string // how its consumer groups get lite topics; empty means shared
+	far      bool   // lives again with the consumers in a city that is not the producer's
+	cities   bool   // needs zones and cities: Apache RocketMQ has none
 	run      func(*stage)
 }
 

@@ -11,7 +11,6 @@ import (
 var oddScenarios = []scenario{
 	{name: "priority", far: true, run: priority},
 	{name: "large properties", far: true, run: largeProperties},
-	{name: "lite", cities: true, run: lite}, // Apache has lite topics
 }
 
 const priorityTopic = "ranked"
@@ -61,15 +60,4 @@ func largeProperties(s *stage) {
 	}
 	p["one-too-many"] = strings.Repeat("x", 10<<10)
 	s.refused(producer, message{topic: "transfer", body: "b", tag: s.tag(), properties: p}, "propert")
-}
-
-// lite asks for what is not served: the client is told so.
-func lite(s *stage) {
-	fields := map[string]any{"client": s.name("lite"), "endpoint": s.at(rz01), "group": groupName(s.d.lang, s.scenario, "push"), "topic": "orders", "liteTopics": []string{"a"}}
-	err := s.d.call("lite", fields, nil)
-	s.thrown("a lite consumer starts", err)
-	s.Logf("%v", err)
-	_, err = s.trySend(s.producer(rz01, "orders"), message{topic: "orders", body: "b", tag: s.tag(), lite: "a"})
-	s.thrown("a lite message is sent", err)
-	s.Logf("%v", err)
 }

@@ -19,7 +19,7 @@ import (
 
 // scenarios are what every official client goes through, the longest first. Times
 // are the client's own; a scenario is judged by what its client saw.
-var scenarios = slices.Concat(fifoScenarios, lostScenarios, normalScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios, oddScenarios, largeScenarios)
+var scenarios = slices.Concat(fifoScenarios, lostScenarios, normalScenarios, delayScenarios, transactionScenarios, filterScenarios, accessScenarios, liteScenarios, oddScenarios, largeScenarios)
 
 // normalScenarios have messages that are neither ordered nor wait for anything.
 var normalScenarios = []scenario{
