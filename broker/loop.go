@@ -3,11 +3,20 @@ package broker
 import "time"
 
 // loop calls step after the time first, then whenever kick tells and when the time is
-// over that step returned, until the broker closes or fails. kick may be nil.
+// over that step returned, until the broker closes or fails. kick may be nil. It waits
+// for no time that is over already: in tests on simulated time with the race detector,
+// several goroutines that read expired timers at once can end the process (Go 1.26).
 func (b *Broker) loop(first time.Duration, kick <-chan struct{}, step func() time.Duration) {
-	wake := time.NewTimer(first)
+	wake := time.NewTimer(farWake)
 	defer wake.Stop()
-	for {
+	for wait := first; ; wait = step() {
+		if wait <= 0 {
+			if b.ctx.Err() != nil || b.failure() != nil {
+				return
+			}
+			continue
+		}
+		wake.Reset(wait)
 		select {
 		case <-b.ctx.Done():
 			return
@@ -16,7 +25,6 @@ func (b *Broker) loop(first time.Duration, kick <-chan struct{}, step func() tim
 		case <-kick:
 		case <-wake.C:
 		}
-		wake.Reset(step())
 	}
 }
 
