@@ -187,10 +187,10 @@ func BenchmarkShippedAppend(b *testing.B) {
 	}
 }
 
-// BenchmarkCatchUp measures how fast a replica without anything gets a log of 256
+// BenchmarkCatchUp measures how fast a replica without anything gets a log of 128
 // MiB, syncs included, with the rate that Limits.CatchUp allows.
 func BenchmarkCatchUp(b *testing.B) {
-	const size = 256 << 20
+	const size = 128 << 20
 	g := newBenchGroup(b, 2)
 	defer g.close()
 	publish(b, g.master, size>>10, 256)

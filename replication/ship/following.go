@@ -32,6 +32,7 @@ type following struct {
 	commit   record.Position       // as the master says
 	heard    time.Time
 	part     assembly
+	buf      []byte // of acknowledgements
 }
 
 // assembly collects the parts of a stretch that came in several frames.
@@ -305,5 +306,6 @@ func (s *following) ack(ctx context.Context) error {
 	s.stale = false
 	synced := l.Synced()
 	x := wire.ShipAck{Written: l.End(), Synced: synced, Credit: s.credited + s.window}
-	return s.stream.Send(ctx, wire.Frame{Type: wire.TypeShipAck, Payload: x.Append(nil)})
+	s.buf = x.Append(s.buf[:0])
+	return s.stream.Send(ctx, wire.Frame{Type: wire.TypeShipAck, Payload: s.buf})
 }

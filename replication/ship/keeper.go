@@ -374,6 +374,10 @@ func (k *keeper) propose(now time.Time) *ask {
 	if k.asked || now.Before(k.askAt) {
 		return nil
 	}
+	if k.settled() { // as a rule; it costs no memory to see that
+		k.intent = nil
+		return nil
+	}
 	inSync, proposed := []zone.Node{k.self}, []zone.Node{k.self}
 	for _, m := range k.members {
 		switch {
@@ -413,6 +417,21 @@ func (k *keeper) propose(now time.Time) *ask {
 	k.opened(next.inSync)
 	k.opened(next.proposed)
 	return &next
+}
+
+// settled reports whether the set in force is the one that the members' state asks
+// for, and no other may come to be.
+func (k *keeper) settled() bool {
+	if len(k.open) > 0 || k.term.Proposed != nil {
+		return false
+	}
+	for _, m := range k.members {
+		in := slices.Contains(k.term.InSync, m.node)
+		if in && m.fault != FaultNone || !in && m.phase == PhaseSemi {
+			return false
+		}
+	}
+	return true
 }
 
 // opened notes a set that may come to be in force.

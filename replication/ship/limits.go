@@ -11,8 +11,10 @@ import (
 // Limits bounds what shipping holds, sends and waits for. The zero value of each
 // field stands for the default named beside it.
 type Limits struct {
-	// Chunk is about how many bytes of the log one frame carries; a stretch of one
-	// larger entry is split. Default 256 KiB: 2 ms on a link of 1 Gbit/s. At most 4 MiB.
+	// Chunk is about how many bytes of the log one frame carries to a replica that is
+	// Near; one that is not gets eight times as many, up to 4 MiB, since each costs it a
+	// write and may cost it a sync. A stretch of one entry that is larger still is
+	// split. Default 256 KiB: 2 ms on a link of 1 Gbit/s.
 	Chunk int
 	// Window is how many bytes may be on their way to a replica beyond what it has
 	// taken in: what the replica holds in memory, at most. Default 8 MiB (800 MB/s
@@ -100,6 +102,9 @@ func (l Limits) WithDefaults() Limits {
 	orDefault(&l.SeedGrace, time.Minute)
 	return l
 }
+
+// bulk is how many bytes of the log one frame carries at most.
+func (l *Limits) bulk() int { return min(8*l.Chunk, 4<<20) }
 
 // Validate reports every fault, joined; defaults are filled first.
 func (l Limits) Validate() error {

@@ -146,14 +146,18 @@ func (s *sender) next(ctx context.Context) (int, error) {
 	if end <= s.pos || left <= 0 {
 		return 0, nil
 	}
-	limit := int(min(int64(o.Limits.Chunk), left))
-	if behind := end - s.pos; behind > o.Limits.Near {
+	chunk := o.Limits.Chunk
+	if end-s.pos > o.Limits.Near {
+		chunk = o.Limits.bulk()
+	}
+	limit := int(min(int64(chunk), left))
+	if chunk > o.Limits.Chunk {
 		if err := s.l.pace.take(ctx, limit); err != nil {
 			return 0, err
 		}
 	}
-	if cap(s.buf) < wire.ShipHead+o.Limits.Chunk {
-		s.buf = make([]byte, wire.ShipHead, wire.ShipHead+o.Limits.Chunk)
+	if cap(s.buf) < wire.ShipHead+limit {
+		s.buf = make([]byte, wire.ShipHead, wire.ShipHead+chunk)
 	}
 	st, err := o.Log.ReadRaw(ctx, s.pos, limit, s.buf[wire.ShipHead:wire.ShipHead])
 	if err != nil || len(st.Frames) == 0 {
@@ -162,9 +166,9 @@ func (s *sender) next(ctx context.Context) (int, error) {
 	return len(st.Frames), s.send(ctx, st)
 }
 
-// send sends a stretch, in parts when it is larger than a chunk.
+// send sends a stretch, in parts when it is too large for a frame.
 func (s *sender) send(ctx context.Context, st Stretch) error {
-	chunk := s.l.o.Limits.Chunk
+	chunk := s.l.o.Limits.bulk()
 	// The replica may acknowledge it before Send returns.
 	s.sent.Store(uint64(st.Next))
 	s.told = s.l.o.Log.Committed()

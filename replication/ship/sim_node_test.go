@@ -263,8 +263,8 @@ func (n *simNode) publish(ctx context.Context, l *simLog, m *coordinator.Member,
 			continue
 		}
 		size := rng.IntN(200)
-		if rng.IntN(30) == 0 {
-			size = 3 << 10 // in several frames
+		if rng.IntN(40) == 0 {
+			size = 10 << 10 // in several frames
 		}
 		id := n.w.number()
 		if ctx.Err() != nil || l.Err() != nil {
