@@ -64,7 +64,7 @@ func newLeaderMetrics(meter metric.Meter, l *Leader) (*leaderMetrics, error) {
 	m.refusals.Add(ctx, 0, attributed("code", wire.CodeDiverged.String()))
 	inSync := ms.gauge("mqrouter.ship.in_sync", "{node}", "Copies that an acknowledgement has, the master's included.")
 	behind := ms.gauge("mqrouter.ship.behind", "By", "Bytes of the master's log that are not durable at a replica.")
-	phase := ms.gauge("mqrouter.ship.phase", "1", "Phase of a replica: 0 absent, 1 async, 2 semi-sync, 3 sync.")
+	phase := ms.gauge("mqrouter.ship.phase", "", "Phase of a replica: 0 absent, 1 async, 2 semi-sync, 3 sync.")
 	waiting := ms.gauge("mqrouter.ship.uncommitted", "By", "Bytes that are durable at the master and not committed.")
 	var err error
 	m.registration, err = ms.RegisterCallback(func(_ context.Context, o metric.Observer) error {
@@ -125,7 +125,7 @@ func newFollowerMetrics(meter metric.Meter, f *Follower) (*followerMetrics, erro
 		ends:  ms.counter("mqrouter.ship.session.ends", "{session}", "Sessions with a master that ended, or could not be had."),
 		cuts:  ms.counter("mqrouter.ship.truncated", "By", "Bytes dropped from this log since the master does not have them."),
 	}
-	following := ms.gauge("mqrouter.ship.following", "1", "1 while this replica follows its master.")
+	following := ms.gauge("mqrouter.ship.following", "", "1 while this replica follows its master.")
 	var err error
 	m.registration, err = ms.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		n := int64(0)
