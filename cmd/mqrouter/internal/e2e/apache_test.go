@@ -127,6 +127,8 @@ diskMaxUsedSpaceRatio=98
 autoCreateTopicEnable=false
 enablePropertyFilter=true
 recallMessageEnable=true
+enableLmq=true
+enableMultiDispatch=true
 transactionTimeOut=1000
 transactionCheckInterval=1000
 transactionCheckMax=5
@@ -246,10 +248,26 @@ func apacheGroups(t *testing.T) string {
 		table[g.name] = map[string]any{
 			"groupName": g.name, "consumeEnable": true, "consumeFromMinEnable": true, "consumeBroadcastEnable": true,
 			"consumeMessageOrderly": g.fifo, "retryQueueNums": 1, "retryMaxTimes": g.attempts - 1, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,
+			"attributes":       apacheAttributes(g.name, g.lite),
 			"groupRetryPolicy": map[string]any{"type": "CUSTOMIZED", "customizedRetryPolicy": map[string]any{"next": []int{1000}}},
 		}
 	}
 	return asJSON(t, map[string]any{"dataVersion": apacheVersion, "subscriptionGroupTable": table})
+}
+
+// apacheAttributes bind a group of a lite scenario to its topic.
+func apacheAttributes(group, lite string) map[string]string {
+	if !strings.Contains(group, "-lite") || lite == "all" {
+		return map[string]string{} // the proxy fails without
+	}
+	topic, model := liteTopic, "Shared"
+	if strings.Contains(group, "-lite-limits-") {
+		topic = tightTopic + group[:strings.Index(group, "-")]
+	}
+	if lite == "exclusive" {
+		model = "Exclusive"
+	}
+	return map[string]string{"lite.bind.topic": topic, "lite.sub.model": model}
 }
 
 var apacheVersion = map[string]any{"counter": 1, "stateVersion": 0, "timestamp": 1}
