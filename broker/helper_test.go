@@ -171,6 +171,24 @@ func (s *station) publish(msgs ...Message) []PublishResult {
 	return out
 }
 
+// fill lets the disk be full, and publishes a message again and again until what was
+// allocated ahead is used up.
+func (s *station) fill(mem *disk.Mem, m Message) {
+	s.t.Helper()
+	mem.SetLimit(mem.Used())
+	for range 20 {
+		m.ID += "x"
+		err := s.Publish(s.t.Context(), []Message{m}, make([]PublishResult, 1))
+		switch {
+		case KindOf(err) == KindDiskFull:
+			return
+		case err != nil:
+			s.t.Fatalf("publish on a full disk: %v", err)
+		}
+	}
+	s.t.Fatal("the disk does not become full")
+}
+
 // publishN stores n local messages with ids prefix-0 and on.
 func (s *station) publishN(topic zone.Topic, prefix string, n int) []string {
 	s.t.Helper()

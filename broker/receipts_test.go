@@ -374,13 +374,9 @@ func TestReceiptsWaitForRoom(t *testing.T) {
 		defer s.Close()
 		s.publishN("orders", "m", 50)
 		list := s.receive(billing, "orders", 50, time.Hour)
-		mem.SetLimit(mem.Used())
 		m := s.message("orders", "big")
 		m.Body = make([]byte, 50<<10)
-		out := make([]PublishResult, 1)
-		for n := 0; n < 20 && s.Publish(t.Context(), []Message{m}, out) == nil; n++ { // what was allocated ahead is used up first
-			m.ID += "x"
-		}
+		s.fill(mem, m)
 		synctest.Wait()
 		counter.reads.Store(0)
 		s.ack(billing, list...)

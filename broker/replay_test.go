@@ -274,12 +274,7 @@ func TestL8_RefusedReplayStaysADeadLetter(t *testing.T) {
 		if err := s.DeadLetter(t.Context(), billing, "orders", d.Handle); err != nil {
 			t.Fatal(err)
 		}
-		mem.SetLimit(mem.Used())
-		var err error
-		for n := 0; err == nil && n < 20; n++ { // what was allocated ahead is used up first
-			m.ID += "x"
-			err = s.Publish(t.Context(), []Message{m}, make([]PublishResult, 1))
-		}
+		s.fill(mem, m)
 		dead := DeadLetterTopic(billing)
 		if _, err := s.Replay(t.Context(), ReplayRequest{Topic: dead, Offsets: []uint64{0}}); KindOf(err) != KindDiskFull {
 			t.Fatalf("replay on a full disk: %v", err)
