@@ -16,9 +16,10 @@ import (
 
 // Bounds of one look at dead letters.
 const (
-	maxLetters        = 1000 // of one page
-	maxLettersScanned = 5000 // of one page: a filter that matches little goes on in the next one
-	maxReasonsCounted = 1000 // of one queue in an overview
+	maxLetters        = 1000     // of one page
+	maxLettersScanned = 5000     // of one page: a filter that matches little goes on in the next one
+	maxLettersBytes   = 32 << 20 // of one page: records that are in memory together
+	maxReasonsCounted = 1000     // of one queue in an overview
 )
 
 // DeadLetterQueue is a dead-letter topic of this broker in short.
@@ -216,8 +217,8 @@ func (b *Broker) DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLett
 	first, next := l.extent(b.log.Begin())
 	var out []DeadLetter
 	at := max(q.From, first)
-	for scanned := 0; at < next; at++ {
-		if len(out) == q.Limit || scanned == maxLettersScanned {
+	for scanned, bytes := 0, 0; at < next; at++ {
+		if len(out) == q.Limit || scanned == maxLettersScanned || bytes >= maxLettersBytes {
 			return out, at, nil
 		}
 		if err := ctx.Err(); err != nil {
@@ -232,6 +233,7 @@ func (b *Broker) DeadLetters(ctx context.Context, q DeadLetterQuery) ([]DeadLett
 			return out, at, err
 		}
 		if ok && q.matches(&d) {
+			bytes += len(d.Record.Bytes())
 			out = append(out, d)
 		}
 	}
