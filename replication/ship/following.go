@@ -220,6 +220,7 @@ func (s *following) take(ctx context.Context, f wire.Frame) error {
 	s.heard = time.Now()
 	s.commit = max(s.commit, x.Committed)
 	if x.Size == 0 {
+		s.f.keeps(x.Begin)
 		return nil
 	}
 	s.stale = true

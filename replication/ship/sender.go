@@ -30,6 +30,7 @@ type sender struct {
 	told  record.Position // commit position last told
 	buf   []byte          // head of a Ship, then the stretch
 	piece []byte          // the same for a later part of a large stretch
+	began time.Time       // when the replica was last told where the log begins
 }
 
 func newSender(l *Leader, cancel context.CancelFunc, node zone.Node, stream wire.Stream, from record.Position) *sender {
@@ -102,7 +103,11 @@ func (s *sender) ship(ctx context.Context) error {
 			return err
 		}
 		if n > 0 {
-			last = time.Now()
+			if last = time.Now(); last.Sub(s.began) > beginEvery { // it is busy, and yet is to hear what may be trimmed
+				if err := s.beat(ctx); err != nil {
+					return err
+				}
+			}
 			continue
 		}
 		committed := s.l.o.Log.Committed()
@@ -129,10 +134,14 @@ func (s *sender) ship(ctx context.Context) error {
 	}
 }
 
-// beat says that the master lives and what is committed.
+// beginEvery is how long a replica may go without hearing where its master's log begins.
+const beginEvery = 10 * time.Second
+
+// beat says that the master lives, what is committed, and where its log begins.
 func (s *sender) beat(ctx context.Context) error {
 	s.told = s.l.o.Log.Committed()
-	x := wire.Ship{Committed: s.told, From: s.pos, Next: s.pos}
+	s.began = time.Now()
+	x := wire.Ship{Committed: s.told, From: s.pos, Next: s.pos, Begin: s.l.o.Log.Begin()}
 	s.buf = x.Append(s.buf[:0])
 	return s.stream.Send(ctx, wire.Frame{Type: wire.TypeShip, Payload: s.buf})
 }

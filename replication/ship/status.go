@@ -49,11 +49,12 @@ func (l *Leader) Status() LeaderStatus {
 
 // FollowerStatus is a view of a group from a replica.
 type FollowerStatus struct {
-	Master    zone.Node // whom it follows or would; "" = nobody is known
-	Epoch     uint64    // highest known
-	Following bool      // a session is under way that the master accepted
-	Since     time.Time // of that session's beginning
-	Err       error     // why the last session ended; nil = none has
+	Master    zone.Node       // whom it follows or would; "" = nobody is known
+	Epoch     uint64          // highest known
+	Following bool            // a session is under way that the master accepted
+	Since     time.Time       // of that session's beginning
+	Err       error           // why the last session ended; nil = none has
+	Begin     record.Position // the oldest that the master keeps, as it told last; 0 = it has not
 }
 
 // Status returns the present state. It does not block.
@@ -65,9 +66,16 @@ func (f *Follower) Status() FollowerStatus {
 	return st
 }
 
+// keeps notes what the master says of where its log begins.
+func (f *Follower) keeps(begin record.Position) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.status.Begin = max(f.status.Begin, begin)
+}
+
 // began notes that a session is under way.
 func (f *Follower) began() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.status = FollowerStatus{Following: true, Since: time.Now()}
+	f.status = FollowerStatus{Following: true, Since: time.Now(), Begin: f.status.Begin}
 }

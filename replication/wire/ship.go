@@ -21,7 +21,8 @@ const shipBase = 0x01
 // the master lives, and what is committed.
 //
 //	flags (1, bit 0 = from is the base of a segment), committed (8), from (8),
-//	next (8), offset (4), size (4), data (blob)
+//	next (8), offset (4), size (4), data (blob), begin (8; only without a stretch,
+//	and left out when it is 0)
 type Ship struct {
 	Committed record.Position // by the group; may be above what was sent
 	Base      bool            // From is the base of a segment, whose header is not sent
@@ -30,13 +31,18 @@ type Ship struct {
 	Offset    uint32          // of Data in the stretch's bytes
 	Size      uint32          // bytes of the whole stretch, at most MaxStretch; 0 = none
 	Data      []byte
+	Begin     record.Position // without a stretch: the oldest that the master keeps; 0 = not told
 }
 
 // Append appends the payload to dst.
 func (x *Ship) Append(dst []byte) []byte {
 	dst = append(dst, make([]byte, ShipHead)...)
 	x.PutHead(dst[len(dst)-ShipHead:], len(x.Data))
-	return append(dst, x.Data...)
+	dst = append(dst, x.Data...)
+	if x.Size == 0 && x.Begin != 0 {
+		dst = le.AppendUint64(dst, uint64(x.Begin))
+	}
+	return dst
 }
 
 // PutHead writes the fields before n bytes of data into b, which has at least
@@ -58,6 +64,9 @@ func ParseShip(b []byte) (Ship, error) {
 	x.From, x.Next = r.position("from"), r.position("next")
 	x.Offset, x.Size = r.u32("offset"), r.u32("size")
 	x.Data = r.blob("data", MaxPayload)
+	if r.err == nil && x.Size == 0 && len(r.b) > 0 {
+		x.Begin = r.position("begin")
+	}
 	switch {
 	case r.err != nil:
 	case x.Size > MaxStretch:

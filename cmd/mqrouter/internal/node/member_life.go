@@ -14,6 +14,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/bounds"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/peer"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/ship"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/zone"
@@ -29,6 +30,7 @@ type life struct {
 
 	epoch atomic.Uint64 // that this life leads; 0 = none
 	unfit atomic.Bool   // its log must not be elected
+	begin atomic.Uint64 // where the master's log begins, as it told last
 
 	mu     sync.Mutex
 	leader *ship.Leader // nil unless promoted; guarded by mu
@@ -58,7 +60,8 @@ func (l *life) open(ctx context.Context) error {
 	var err error
 	l.broker, err = broker.Open(ctx, broker.Options{FS: m.o.FS, Limits: m.o.Limits, Dir: m.cfg.DataDir, Node: m.self,
 		Topology: m.topologyNow(), Logger: m.log, Meter: m.meter(), Tracer: m.tracer(), ChangeOf: changeOf,
-		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync}})
+		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync,
+			Begin: func() record.Position { return record.Position(l.begin.Load()) }}})
 	if err != nil {
 		return &fatalError{err}
 	}
@@ -197,6 +200,7 @@ func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
 		t, changed := l.place.Term()
 		l.m.learn(t, false)
 		l.follower.Observe(t)
+		l.begin.Store(uint64(l.follower.Status().Begin))
 		if t.Master == l.self.Name && l.place.Holds(t.Epoch) {
 			return turning{elected: &t}
 		}
