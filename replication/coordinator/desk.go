@@ -35,7 +35,8 @@ type seat struct {
 
 	vacant  uint64 // version of the vacant term that settle is about
 	settle  time.Time
-	waiting string // why there is no master; "" = there is one
+	waiting string    // why there is no master; "" = there is one
+	gone    zone.Node // the master of the epoch, when its lease ran out here
 
 	order *order // an operator's; nil = none
 }
@@ -68,7 +69,7 @@ func (d *Desk) seat(t Term, now time.Time) *seat {
 	}
 	if s.epoch != t.Epoch {
 		// A new master gets as long to claim its epoch as it may be silent later.
-		s.epoch, s.closed, s.known = t.Epoch, false, 0
+		s.epoch, s.closed, s.known, s.gone = t.Epoch, false, 0, ""
 		s.until = now.Add(d.timing.Lease + d.timing.Margin)
 	}
 	return s
@@ -139,6 +140,9 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 		if now.Before(seat.until) {
 			return Step{Wake: seat.until}
 		}
+		if !seat.closed {
+			seat.gone = t.Master
+		}
 		seat.closed = true
 		return Step{Vacate: true}
 	}
@@ -173,7 +177,7 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 
 // ballot collects what was said since the term has had no master.
 func (d *Desk) ballot(now time.Time, g Group, t Term, seat *seat) Ballot {
-	b := Ballot{Group: g, Term: t, Known: seat.known, Settled: !now.Before(seat.settle)}
+	b := Ballot{Group: g, Term: t, Known: seat.known, Gone: seat.gone, Settled: !now.Before(seat.settle)}
 	for _, h := range seat.standings {
 		if h.Seen >= t.Version && g.has(h.Node) && d.fresh(now, h) {
 			b.Standings = append(b.Standings, h.Standing)

@@ -91,6 +91,31 @@ func TestStandingFromBeforeTheVacancyElectsNobody(t *testing.T) {
 	}
 }
 
+func TestDeadMasterIsNotWaitedForOneThatSteppedDownIs(t *testing.T) {
+	for _, says := range []bool{false, true} {
+		start := time.Now()
+		timing := coordinator.Timing{}.WithDefaults()
+		term := ruled()
+		d := coordinator.NewDesk(timing, start)
+		d.Renew(start, pair, term, renewal(term))
+		now := start.Add(timing.Lease + timing.Margin)
+		if says {
+			now = start.Add(time.Millisecond)
+			d.Renew(now, pair, term, at("a", 4, 100))
+		}
+		if s := d.Judge(now, pair, term); !s.Vacate {
+			t.Fatalf("step %+v", s)
+		}
+		vacant := term.Vacated()
+		b := at("b", 4, 90)
+		b.Seen = vacant.Version
+		d.Renew(now, pair, vacant, b)
+		if s := d.Judge(now, pair, vacant); (s.Elect == nil) != says {
+			t.Errorf("the master says that it stopped: %v; step %+v", says, s)
+		}
+	}
+}
+
 func TestMasterThatSaysSoGivesTheLeaseBackAtOnce(t *testing.T) {
 	start := time.Now()
 	term := ruled()

@@ -19,6 +19,9 @@ type Ballot struct {
 	Standings []Standing
 	// Known is the highest position that is known to be committed in Term's epoch.
 	Known record.Position
+	// Gone is the master that let its lease run out, which nobody waits for; "" = it gave
+	// it back, or is not known.
+	Gone zone.Node
 	// Settled says that those who have not answered were waited for long enough.
 	Settled bool
 }
@@ -170,11 +173,11 @@ func (b Ballot) candidates() (able []Standing, unable string) {
 	return able, strings.Join(words, "; ")
 }
 
-// silent is how many of the in-sync set have not answered.
+// silent is how many of the in-sync set have not answered that are waited for.
 func (b Ballot) silent() int {
 	n := 0
 	for _, m := range b.Term.InSync {
-		if b.Group.has(m) && !slices.ContainsFunc(b.Standings, func(s Standing) bool { return s.Node == m }) {
+		if b.Group.has(m) && m != b.Gone && !slices.ContainsFunc(b.Standings, func(s Standing) bool { return s.Node == m }) {
 			n++
 		}
 	}

@@ -32,6 +32,7 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 		known    record.Position
 		answered standings
 		waiting  bool // not all were waited for
+		gone     zone.Node
 		master   zone.Node
 		next     uint64
 		set      string
@@ -44,6 +45,7 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 		{name: "nobody who is only proposed", epoch: 4, inSync: "a", proposed: "a b", answered: standings{at("b", 4, 99)}, why: "a does not answer"},
 		{name: "one is enough when all have everything", epoch: 4, inSync: "a b c", answered: standings{at("b", 4, 9)}, master: "b", next: 5, set: "b"},
 		{name: "the others are waited for", epoch: 4, inSync: "a b c", answered: standings{at("b", 4, 9)}, waiting: true, why: "waiting a moment"},
+		{name: "a master that fell silent is not waited for", epoch: 4, inSync: "a b c", gone: "c", answered: standings{at("b", 4, 9), at("a", 4, 8)}, waiting: true, master: "b", next: 5, set: "a b"},
 		{name: "nobody is waited for when all answered", epoch: 4, inSync: "a b", answered: standings{at("b", 4, 9), at("a", 4, 8)}, waiting: true, master: "b", next: 5, set: "a b"},
 		{name: "a majority needs an intersection", quorum: true, epoch: 4, inSync: "a b c", answered: standings{at("b", 4, 9)}, why: "2 of the 3 in sync"},
 		{name: "two of three intersect", quorum: true, epoch: 4, inSync: "a b c", answered: standings{at("b", 4, 9), at("a", 4, 11)}, master: "a", next: 5, set: "a"},
@@ -65,7 +67,7 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 			b := coordinator.Ballot{
 				Group: coordinator.Group{Name: "g", Members: nodes("c a b"), Quorum: c.quorum},
 				Term:  coordinator.Term{Group: "g", Epoch: c.epoch, InSync: nodes(c.inSync), Proposed: nodes(c.proposed), Version: 3},
-				Known: c.known, Standings: c.answered, Settled: !c.waiting,
+				Known: c.known, Gone: c.gone, Standings: c.answered, Settled: !c.waiting,
 			}
 			if c.epoch != 0 {
 				b.Term.Incarnation = 7

@@ -166,8 +166,8 @@ func (o *observer) ballot(g coordinator.Group, s state, now time.Time) coordinat
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	b := coordinator.Ballot{Group: g, Term: s.term, Settled: !now.Before(o.vacant.Add(o.c.o.Timing.Settle))}
-	if s.lease.Epoch == s.term.Epoch {
-		b.Known = s.lease.Committed
+	if s.leaseIndex != 0 && s.lease.Epoch == s.term.Epoch {
+		b.Known, b.Gone = s.lease.Committed, s.lease.Node // whoever gives a lease back removes it
 	}
 	for _, n := range g.Members {
 		if e, ok := s.standings[n]; ok && e.Seen >= s.term.Version && o.fresh(n, now) {

@@ -26,6 +26,7 @@ import (
 // coordinated is a city with three coordinator nodes and a broker group of two.
 type coordinated struct {
 	dir, file string
+	text      string // of the topology
 	top       *zone.Topology
 }
 
@@ -74,7 +75,7 @@ consumer_groups: []
 	if err := os.WriteFile(c.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c.top = parse(t, []byte(text))
+	c.text, c.top = text, parse(t, []byte(text))
 	if err := pki.Init("test", dir, 0, time.Now()); err != nil {
 		t.Fatal(err)
 	}

@@ -91,17 +91,11 @@ func (c city) dial(ctx context.Context, to zone.Node, protocol string) (net.Conn
 // timing returns the times of the city's coordinator: a lease of the topology's
 // length, and the rest in the proportions of the default.
 func (c city) timing() coordinator.Timing {
-	d := coordinator.Timing{}.WithDefaults()
 	info := c.info()
-	if info == nil || info.Coordinator == nil || info.Coordinator.Lease == 0 {
-		return d
+	if info == nil || info.Coordinator == nil {
+		return coordinator.Timing{}.WithDefaults()
 	}
-	lease := info.Coordinator.Lease
-	d.Renew = d.Renew * lease / d.Lease
-	d.Margin = d.Margin * lease / d.Lease
-	d.Settle = d.Settle * lease / d.Lease
-	d.Lease = lease
-	return d
+	return scaled(coordinator.Timing{}, info.Coordinator.Lease)
 }
 
 // startVoter makes this node a voter of its city; the peer listener gives it its
