@@ -26,7 +26,7 @@ func TestConsulIsAskedWhereTheTopologySaysSo(t *testing.T) {
 	c := newCoordinated(t)
 	at := func(top *zone.Topology, name zone.Node) city {
 		log := slog.New(slog.DiscardHandler)
-		b := &base{stack: newStack(log), log: log, self: top.FindNode(name), cfg: config.Node{Consul: "http://" + addr}}
+		b := &base{stack: newStack(), log: log, self: top.FindNode(name), cfg: config.Node{Consul: "http://" + addr}}
 		return city{b, func() *zone.Topology { return top }}
 	}
 	if _, err := at(c.top, "g-1").startConsul(t.Context()); err == nil || !strings.Contains(err.Error(), "not Consul") {

@@ -102,8 +102,16 @@ func (m *memberNode) startCoordinator(ctx context.Context) (others map[string]fu
 	c := city{m.base, m.topologyNow}
 	m.timing = c.timing()
 	info := c.info()
-	if info == nil || info.Coordinator == nil || info.Coordinator.Driver != zone.CoordinatorRaft {
-		return nil, errors.New("the coordinator of this city is not raft, the only one that this version drives")
+	switch {
+	case info == nil || info.Coordinator == nil:
+		return nil, errors.New("the topology has no coordinator for this city")
+	case info.Coordinator.Driver == zone.CoordinatorConsul:
+		place, err := c.startConsul(ctx)
+		if err != nil {
+			return nil, err
+		}
+		m.coord, m.timing = place, place.Timing()
+		return nil, nil
 	}
 	o := raft.ClientOptions{Voters: c.voters, Dial: c.dial, Self: m.self.Name, Role: zone.RoleBroker}
 	if m.self.Votes() {
