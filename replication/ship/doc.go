@@ -61,7 +61,7 @@
 // Bytes reach a replica in log order, right after the master has written them and
 // beside its sync. A replica takes in what has come, syncs once, and acknowledges.
 // What is on its way to it is bounded by credit (Limits.Window), what a session of
-// the master holds by Limits.Chunk or one entry that is larger. Replicas that are far
+// the master holds by eight times Limits.Chunk or one entry that is larger. Replicas that are far
 // behind share a bounded rate, so that live traffic and publishes come first.
 //
 // # Goroutines
