@@ -25,6 +25,21 @@
 //	Sink.Land --> commit log --> committed --> fold --+---> flows out: number -> position, cursors --> Source.Read
 //	acks, cursors, dead letters --/                    \--> flows in: settled prefix, lineages, outcomes
 //
+// # Groups with replicas
+//
+// A member of such a group (Options.Member, member.go) opens as a replica: its log
+// follows, the fold goes on with what is committed, snapshots are written, and
+// nothing else happens. Every call is refused with KindNotMaster, which names the
+// master. Promote and Lead make it the master: its lineage begins, all that was there
+// before is committed and folded, the topology is applied, and the loops start. A
+// master looks at its lease after each commit and before each answer; without one it
+// answers nothing any more (Deposed), also what was committed: others know what
+// counts. Drain makes it ready to hand over.
+//
+// A new replica is given the key of handles, the newest snapshot and the indexes that
+// it names (Snapshot, Restore), and the log from its beginning by shipping. It folds
+// on when its log has got to the snapshot; before, it cannot be promoted.
+//
 // # Goroutines
 //
 // Open starts eight, which Close joins: one expires deliveries and appends
@@ -32,14 +47,16 @@
 // snapshots, one trims, one does what topics declare for backlogs that have
 // reached their budgets, one (the due loop) delivers delayed messages, one looks at
 // half messages whose time has come, one writes receipts, one forgets lite
-// topics that are not used any more. The log calls the fold on its own goroutine.
+// topics that are not used any more. Of a replica only snapshots and trims run; Lead
+// starts the others. The log calls the fold on its own goroutine.
 // Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //
 // # What is promised
 //
 //   - Publish returns when its records are committed and folded, and says what
-//     was truly reached (Level); only a buffered topic is answered before.
+//     was truly reached (Level); only a buffered topic is answered before, and in a
+//     group with replicas one of durability master or quorum.
 //   - The fold alone decides what a committed record means. A landing that does
 //     not continue the settled prefix of its flow is ignored by it, so a number
 //     settles once, whatever was appended. A dead-letter copy and what it
@@ -114,7 +131,9 @@
 // log has them; the one before is used then, or the whole log, if it was never
 // trimmed. If it was, indexes that are lost or damaged are made anew from what
 // the log still holds, under the numbers that the newest snapshot says, unless
-// the log leaves open which those are. The bodies of control records are described in control.go and
+// the log leaves open which those are. While a replica is given its store, the files
+// incoming-* hold it; once they are all there, INSTALL says so, and Open makes them
+// the store. The bodies of control records are described in control.go and
 // cause.go.
 //
 // A flow's index keeps entries longer than the log their records: as long as a

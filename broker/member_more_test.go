@@ -151,6 +151,9 @@ func TestMasterWithoutALeaseAnswersNothing(t *testing.T) {
 	a.answers()
 	a.publishN("orders", "before", 1)
 	l.close() // nothing commits
+	if st := a.Status().Member; st.Role != RoleMaster || st.Epoch != 1 || st.Lag > 1000 || st.InSync != 1 || st.Committed == 0 || st.Stopped != "" {
+		t.Errorf("status: %+v", st)
+	}
 	msgs, out := []Message{a.message("orders", "1")}, make([]PublishResult, 1)
 	answer := make(chan error, 1)
 	end := a.Log().End()
@@ -176,6 +179,9 @@ func TestMasterWithoutALeaseAnswersNothing(t *testing.T) {
 	}
 	if err := a.Log().Err(); !errors.Is(err, errDeposed) {
 		t.Errorf("log: %v", err)
+	}
+	if st := a.Status().Member; st.Role != RoleDeposed || st.Stopped == "" || st.Master != "rz02-b-1" {
+		t.Errorf("status: %+v", st)
 	}
 }
 

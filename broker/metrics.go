@@ -31,6 +31,7 @@ type metrics struct {
 	tx                                         *txMetrics
 	lite                                       liteMetrics
 	registration                               metric.Registration
+	member                                     metric.Registration // nil when the broker is alone
 }
 
 func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
@@ -78,6 +79,10 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 	x.tx, err = newTxMetrics(m)
 	x.lite = newLiteMetrics(counter)
 	errs = append(errs, err, terr, x.observe(m, b))
+	if b.member != nil {
+		x.member, err = memberGauges(m, b)
+		errs = append(errs, err)
+	}
 	return x, errors.Join(errs...)
 }
 
@@ -157,6 +162,9 @@ func (x *metrics) onwardLeftOut() { x.onwardOverBudget.Add(context.Background(),
 func (x *metrics) close() {
 	if x != nil && x.registration != nil {
 		_ = x.registration.Unregister() // only the noop and foreign meters fail
+	}
+	if x != nil && x.member != nil {
+		_ = x.member.Unregister() // likewise
 	}
 }
 

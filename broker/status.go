@@ -19,6 +19,7 @@ type Status struct {
 	Incarnation record.Incarnation
 	Lineage     uint64 // epoch of the present lineage
 	Held        string // why nothing can be stored now; empty when all is well
+	Member      MemberStatus
 	Log         LogStatus
 	Counts      Counts
 	Topics      []TopicStatus
@@ -147,6 +148,7 @@ func (b *Broker) Status() Status {
 		Node: v.node, Group: b.self, Zone: v.zone.Name, City: v.zone.City.Name, Epoch: v.topo.Epoch,
 		Incarnation: b.log.Incarnation(), Log: LogStatus{Begin: b.log.Begin(), Committed: b.log.Committed()},
 	}
+	st.Member = b.MemberStatus()
 	if err := b.Sink().Writable(); err != nil {
 		st.Held = err.Error()
 	}
