@@ -67,6 +67,25 @@ func (c *CheckBack) Sent() {
 	poke(b.kick)
 }
 
+// Lost says that the check reached nobody: its stream ended before it was written or,
+// when Sent was called, before its client can have read it. It does not count then, and
+// somebody is asked soon. As many checks of a half message as its topic asks for may be
+// lost so; those beyond count, since a producer may end because of the check.
+func (c *CheckBack) Lost(sent bool) {
+	b := c.b
+	terms := b.termsOf(c.Topic)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.h.Decided() || sent && c.h.Lost >= terms.Checks {
+		return
+	}
+	if sent {
+		c.h.Lost++
+	}
+	b.halves.agenda.Set(c.h, time.Duration(b.now())+min(checkAgain, terms.Interval))
+	poke(b.halves.check.kick)
+}
+
 // CheckOutcome says what became of a CheckBack that was handed out.
 type CheckOutcome uint8
 
@@ -190,7 +209,7 @@ func (b *Broker) checkRound() time.Duration {
 			b.mu.Unlock()
 			return wait
 		}
-		terms, asked := b.termsOf(h.Topic), h.Asked
+		terms, asked := b.termsOf(h.Topic), h.Asked-h.Lost
 		b.halves.agenda.Set(h, now+terms.Interval)
 		b.mu.Unlock()
 		b.lookAt(h, terms, asked, full)

@@ -56,7 +56,11 @@ func (s *guarded) RecvMsg(m any) error {
 // A question about a half message goes to whoever may publish to its topic, which the
 // stream's Settings need not name.
 func (s *guarded) SendMsg(m any) error {
-	if c, ok := m.(*pb.TelemetryCommand); ok && c.GetRecoverOrphanedTransactionCommand() != nil {
+	c, ok := m.(*pb.TelemetryCommand)
+	if !ok {
+		c, ok = pb.Sent(m).(*pb.TelemetryCommand)
+	}
+	if ok && c.GetRecoverOrphanedTransactionCommand() != nil {
 		s.require(need{right: rightPublish, topic: zone.Topic(fullName(s.ctx, c.GetRecoverOrphanedTransactionCommand().GetMessage().GetTopic()))})
 		s.judge()
 	}

@@ -86,6 +86,7 @@ type link struct {
 
 	mu      sync.Mutex
 	unread  int64 // bytes; guarded by mu, as is all below
+	kept    int64 // of unread: what is not sent yet
 	written int64 // bytes of answers that gRPC has written, ever
 	streams int   // Telemetry streams
 	closed  bool
@@ -172,6 +173,39 @@ func (l *link) count(delta int) {
 	if delta < 0 {
 		l.written -= int64(delta)
 	}
+}
+
+// keep counts what is kept to be sent later; n is negative when it is no more.
+func (l *link) keep(n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.closed {
+		l.kept += n
+		l.unread += n
+		l.all.used.Add(n)
+	}
+}
+
+// maxTelemetry is how many Telemetry streams one connection may have: clients have one
+// connection each, but something between may bring many over one.
+const maxTelemetry = 1024
+
+// stream counts a Telemetry stream; false when there are too many.
+func (l *link) stream() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.streams >= maxTelemetry {
+		l.all.full.Add(1)
+		return false
+	}
+	l.streams++
+	return true
+}
+
+func (l *link) streamEnded() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.streams--
 }
 
 // give gives back room of records.
@@ -384,13 +418,13 @@ func (l *link) look(every, within time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	read := l.written - l.before
-	l.before, l.pending = l.written, l.unread
+	l.before, l.pending = l.written, l.unread-l.kept
 	l.still += every
-	if read > 0 || l.unread == 0 {
+	if read > 0 || l.pending == 0 {
 		l.still = 0
 	}
 	l.behind += every
-	if l.unread == 0 || read >= l.unread/int64(max(within/every, 1)) {
+	if l.pending == 0 || read >= l.pending/int64(max(within/every, 1)) {
 		l.behind = 0
 	}
 }

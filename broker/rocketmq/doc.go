@@ -79,9 +79,11 @@
 // who has sent a half message of it; they are asked in turn, first those that were
 // heard of within 35 s (producers.go). Each stream has a bounded queue of questions,
 // which its handler writes; the message is read when it is written, so that what was
-// decided meanwhile is not asked. A question counts when it is written: a stream that
-// ends before costs a delay of one interval. Clients connect to every broker that a
-// route names, so each broker asks over its own streams only.
+// decided meanwhile is not asked.
+// A question counts when it is written, unless its stream ends within 35 s and its client
+// was not heard of since: then it is lost, like one that was not written, and another
+// producer is asked soon. Clients connect to every broker that a route names, so each
+// broker asks over its own streams only.
 //
 // # Sends that come again
 //

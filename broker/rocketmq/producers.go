@@ -23,6 +23,54 @@ type check struct {
 	resource *pb.Resource // the topic as the client named it
 }
 
+// confirmIn is how long a check that was written may turn out to be lost: when its
+// stream ends within that time, and its client said nothing since, it was not read.
+const confirmIn = aliveTTL
+
+// writtenCheck is a check that was written to a stream.
+type writtenCheck struct {
+	back *broker.CheckBack
+	at   int64 // as client.lastSeen
+}
+
+// wrote notes that a check was written to the stream. Its handler calls it.
+func (r *registry) wrote(s *session, c *broker.CheckBack) {
+	now := r.now()
+	s.written = slices.DeleteFunc(s.written, func(w writtenCheck) bool { return now-w.at >= int64(confirmIn) })
+	if len(s.written) < maxCommands {
+		s.written = append(s.written, writtenCheck{c, now})
+	}
+}
+
+// giveUp tells of the checks of a stream that has ended which nobody can have read.
+// Its handler calls it.
+func (r *registry) giveUp(s *session) {
+	r.mu.RLock()
+	c := s.client
+	r.mu.RUnlock()
+	now := r.now()
+	for _, w := range s.written {
+		if now-w.at < int64(confirmIn) && c != nil && c.lastSeen.Load() <= w.at {
+			w.back.Lost(true)
+		}
+	}
+	r.unasked(s)
+}
+
+// unasked gives up the checks that wait for a stream which is asked no more.
+func (r *registry) unasked(list ...*session) {
+	for _, s := range list {
+		for more := true; more; {
+			select {
+			case c := <-s.checks:
+				c.back.Lost(false)
+			default:
+				more = false
+			}
+		}
+	}
+}
+
 // seat is a stream of a producer of a topic.
 type seat struct {
 	client   *client
@@ -41,16 +89,18 @@ type roster struct {
 type declared map[zone.Topic]*pb.Resource
 
 // seatAll makes s the only stream of the client that is asked, also about the
-// topics. mu is held.
-func (r *registry) seatAll(c *client, s *session, topics declared) {
+// topics, and returns the others. mu is held.
+func (r *registry) seatAll(c *client, s *session, topics declared) (others []*session) {
 	for _, o := range c.sessions {
 		if o != s {
 			r.unseat(o)
+			others = append(others, o)
 		}
 	}
 	for name, resource := range topics {
 		r.seat(c, s, name, resource)
 	}
+	return others
 }
 
 // seat adds a stream to the topic's producers. mu is held.

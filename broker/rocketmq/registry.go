@@ -46,8 +46,10 @@ type session struct {
 	checks chan check    // for the stream's writer; capacity maxCommands
 	lost   chan lostLite // likewise
 
-	topics  []zone.Topic // about which it is asked; guarded by registry.mu
-	settled bool         // its Settings have come; guarded by registry.mu
+	topics  []zone.Topic   // about which it is asked; guarded by registry.mu
+	settled bool           // its Settings have come; guarded by registry.mu
+	client  *client        // guarded by registry.mu; nil before attach
+	written []writtenCheck // checks, oldest first; its handler's
 }
 
 func newSession() *session {
@@ -64,7 +66,8 @@ type registry struct {
 
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
-	full    uint64             // guarded by mu; clients that found no place
+	full    uint64             // guarded by mu; clients, or their streams, that found no place
+	streams int                // guarded by mu; attached, at most max
 	away    map[string]*client // guarded by mu; of these: without a stream
 	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
 
@@ -134,8 +137,14 @@ func (r *registry) attach(id string, s *session) bool {
 	if c == nil {
 		return false
 	}
+	if r.streams >= r.max {
+		r.full++
+		return false
+	}
 	c.lastSeen.Store(r.now())
 	delete(r.away, id)
+	s.client = c
+	r.streams++
 	c.sessions = append(c.sessions, s)
 	if len(c.sessions) > maxSessions {
 		c.sessions[0].stop()
@@ -147,18 +156,24 @@ func (r *registry) attach(id string, s *session) bool {
 
 // settings stores what the client said on stream s, unless a newer stream exists.
 func (r *registry) settings(id string, s *session, info clientInfo) {
+	r.unasked(r.settle(id, s, info)...)
+}
+
+// settle is settings; it returns the streams that are asked no more.
+func (r *registry) settle(id string, s *session, info clientInfo) (others []*session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.clients[id]
 	if c == nil {
-		return
+		return nil
 	}
 	c.lastSeen.Store(r.now())
 	if n := len(c.sessions); n > 0 && c.sessions[n-1] == s {
 		c.info.Store(&info)
 		s.settled = true
-		r.seatAll(c, s, info.topics)
+		return r.seatAll(c, s, info.topics)
 	}
+	return nil
 }
 
 // detach forgets a stream that has ended; the client's state stays until it expires.
@@ -166,6 +181,7 @@ func (r *registry) detach(id string, s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.unseat(s)
+	r.streams--
 	if c := r.clients[id]; c != nil {
 		had := len(c.sessions)
 		c.sessions = slices.DeleteFunc(c.sessions, func(o *session) bool { return o == s })
@@ -176,17 +192,22 @@ func (r *registry) detach(id string, s *session) {
 }
 
 // drop forgets the client at its own word. Its streams end by themselves.
-func (r *registry) drop(id string) {
+func (r *registry) drop(id string) { r.unasked(r.dismiss(id)...) }
+
+// dismiss is drop; it returns the client's streams.
+func (r *registry) dismiss(id string) (sessions []*session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c := r.clients[id]; c != nil {
-		for _, s := range c.sessions {
+		sessions = c.sessions
+		for _, s := range sessions {
 			r.unseat(s)
 		}
 		r.leave(id, c)
 	}
 	delete(r.clients, id)
 	delete(r.away, id)
+	return sessions
 }
 
 // kind returns the client's type, 0 when it is not known.

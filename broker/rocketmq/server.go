@@ -48,7 +48,8 @@ type Server struct {
 	refused  atomic.Uint64           // receives that found no token
 	sniff    atomic.Pointer[sniffer] // nil before Run
 	resend   time.Duration
-	sendTime time.Duration  // how long a client may take to read a pull or a check
+	sendTime time.Duration  // how long a client may take to read a message or a command
+	silence  time.Duration  // how long a Telemetry stream may be without Settings
 	denied   loglimit.Limit // lines about consumers that are refused
 
 	stopping context.Context // ends when the server begins to stop: polls and streams end
@@ -64,7 +65,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
-		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), resend: resendAfter, sendTime: sendTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err

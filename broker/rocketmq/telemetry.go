@@ -9,9 +9,14 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
+
+// settingsTime is how long a stream may be open before its first Settings: clients send
+// them at once. It bounds how long one that says nothing holds its place.
+const settingsTime = 10 * time.Second
 
 // Telemetry serves a client's stream: every Settings is answered with Settings and
 // status OK, and the last are repeated for a while after the first; producers are
@@ -22,68 +27,149 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 	if st != nil {
 		return status.Error(codes.InvalidArgument, st.GetCode().String()+": "+st.GetMessage())
 	}
+	l := s.answers.linkOf(stream.Context())
+	if !l.stream() {
+		return status.Errorf(codes.ResourceExhausted, "the connection has %d Telemetry streams, which is the limit", maxTelemetry)
+	}
+	defer l.streamEnded()
 	sess := newSession()
 	if !s.clients.attach(id, sess) {
 		return status.Error(codes.ResourceExhausted, "too many clients")
 	}
-	defer s.clients.detach(id, sess)
+	t := &telemetry{BidiStreamingServer: stream, Server: s, sess: sess, id: id, link: l, box: pb.Outbox{Count: l.count}, wait: s.resend, ended: make(chan error, 1)}
+	defer t.close()
 
 	in := make(chan *pb.Settings)
-	ended := make(chan error, 1)
-	s.readers.Go(func() { ended <- readSettings(stream, in) })
+	s.readers.Go(func() { t.ended <- readSettings(stream, in) })
+	return t.serve(in)
+}
 
-	var (
-		last  *pb.TelemetryCommand
-		again *time.Timer // nil until there is something to repeat
-		due   <-chan time.Time
-		wait  = s.resend
-	)
+// telemetry is a Telemetry stream that is served.
+type telemetry struct {
+	grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand]
+	*Server
+	sess *session
+	id   string
+	link *link
+	box  pb.Outbox
+
+	ended chan error           // of the reader; capacity 1
+	last  *pb.TelemetryCommand // what is repeated; nil until there is something
+	kept  int64                // its size, which counts as unread
+	again *time.Timer
+	wait  time.Duration
+}
+
+// close forgets the stream, and whom it was to ask.
+func (t *telemetry) close() {
+	if t.again != nil {
+		t.again.Stop()
+	}
+	t.keep(nil)
+	t.clients.detach(t.id, t.sess)
+	t.clients.giveUp(t.sess)
+}
+
+func (t *telemetry) serve(in <-chan *pb.Settings) error {
+	first := time.NewTimer(t.silence)
+	defer first.Stop()
+	silent, due := first.C, (<-chan time.Time)(nil)
 	for {
 		select {
 		case settings := <-in:
-			reply, info, err := s.answer(stream.Context(), settings)
-			if err != nil {
-				s.tellSettings(id, settings, err)
-				return refuseSettings(stream, err)
-			}
-			s.clients.settings(id, sess, info)
-			if last == nil {
-				again = time.NewTimer(wait)
-				defer again.Stop()
-				due = again.C
-			}
-			last = &pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_Settings{Settings: reply}}
-			if err := stream.Send(last); err != nil {
+			silent = nil
+			if err := t.answerSettings(settings); err != nil {
 				return err
 			}
+			due = t.again.C
+		case <-silent:
+			return status.Errorf(codes.DeadlineExceeded, "no settings came within %v", t.silence)
 		case <-due:
-			if wait *= 2; wait < s.resend<<resends {
-				again.Reset(wait)
+			command := t.last
+			if t.wait *= 2; t.wait < t.resend<<resends {
+				t.again.Reset(t.wait)
+			} else {
+				t.keep(nil)
 			}
-			if err := stream.Send(last); err != nil {
+			if err := t.tell(command); err != nil {
 				return err
 			}
-		case c := <-sess.checks: // only for streams whose Settings were answered
-			if err := s.sendCheck(stream, c); err != nil {
+		case c := <-t.sess.checks: // only for streams whose Settings were answered
+			if err := t.check(c); err != nil {
+				return endOf(err)
+			}
+		case l := <-t.sess.lost:
+			if err := t.sendLost(t, l); err != nil {
 				return err
 			}
-		case l := <-sess.lost:
-			if err := s.sendLost(stream, l); err != nil {
-				return err
-			}
-		case err := <-ended:
-			if errors.Is(err, io.EOF) {
-				return nil // the client has closed its half
-			}
-			return err
-		case <-sess.end:
+		case err := <-t.ended:
+			return endOf(err)
+		case <-t.sess.end:
 			return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
-		case <-stream.Context().Done():
-			return stream.Context().Err()
-		case <-s.stopping.Done():
+		case <-t.Context().Done():
+			return t.Context().Err()
+		case <-t.stopping.Done():
 			return nil
 		}
 	}
+}
+
+// endOf is how a stream ends that the reader has seen the end of.
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil // the client has closed its half
+	}
+	return err
+}
+
+// answerSettings answers the client's Settings, and has the answer repeated for a while.
+func (t *telemetry) answerSettings(settings *pb.Settings) error {
+	reply, info, err := t.answer(t.Context(), settings)
+	if err != nil {
+		t.tellSettings(t.id, settings, err)
+		return refuseSettings(t, err)
+	}
+	t.clients.settings(t.id, t.sess, info)
+	if t.again == nil {
+		t.again = time.NewTimer(t.wait)
+	}
+	command := &pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_Settings{Settings: reply}}
+	if t.wait < t.resend<<resends {
+		t.keep(command)
+	}
+	return t.tell(command)
+}
+
+// keep has the command repeated; nil ends that.
+func (t *telemetry) keep(c *pb.TelemetryCommand) {
+	size := int64(0)
+	if c != nil {
+		size = int64(proto.Size(c))
+	}
+	t.link.keep(size - t.kept)
+	t.last, t.kept = c, size
+}
+
+// tell sends a command; the stream ends when the client does not read it.
+func (t *telemetry) tell(c *pb.TelemetryCommand) error {
+	_, stop := t.hurry(t.Context(), func() {})
+	defer stop()
+	return t.SendMsg(t.box.Of(c))
+}
+
+// check asks the client about a half message, unless the stream has ended meanwhile:
+// then somebody else is asked. The error is of the stream.
+func (t *telemetry) check(c check) error {
+	select {
+	case err := <-t.ended:
+		c.back.Lost(false)
+		return err
+	case <-t.sess.end:
+		c.back.Lost(false)
+		return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
+	default:
+	}
+	return t.sendCheck(t, c)
 }
 
 // refuseSettings ends a stream whose Settings cannot be answered. Most clients fail

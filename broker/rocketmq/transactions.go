@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/mqrouter/mqrouter/broker"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
@@ -59,7 +57,7 @@ func (s *Server) CheckBack(c *broker.CheckBack) broker.CheckOutcome { return s.c
 
 // sendCheck writes a check to its stream, unless the half message was decided while
 // it waited. The error is of the stream.
-func (s *Server) sendCheck(stream grpc.BidiStreamingServer[pb.TelemetryCommand, pb.TelemetryCommand], c check) error {
+func (s *Server) sendCheck(t *telemetry, c check) error {
 	if !s.memory.charge(int64(c.back.Size)) {
 		return nil // not counted: it comes again
 	}
@@ -72,11 +70,12 @@ func (s *Server) sendCheck(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 	sp := m.SystemProperties
 	sp.ReceiptHandle, sp.QueueOffset, sp.InvisibleDuration = nil, nil, nil // it was not received
 	command := &pb.RecoverOrphanedTransactionCommand{Message: m, TransactionId: half.TransactionID}
-	_, stop := s.hurry(stream.Context(), func() {})
-	defer stop()
-	err := stream.Send(&pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: command}})
-	if err == nil {
-		c.back.Sent()
+	err := t.tell(&pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_RecoverOrphanedTransactionCommand{RecoverOrphanedTransactionCommand: command}})
+	if err != nil {
+		c.back.Lost(false)
+		return err
 	}
-	return err
+	c.back.Sent()
+	s.clients.wrote(t.sess, c.back)
+	return nil
 }

@@ -2,12 +2,16 @@ package rocketmq
 
 import (
 	"context"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/mqrouter/mqrouter/broker"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // halfMsg makes a half message of the topic tx.
@@ -184,4 +188,86 @@ func TestCheckBackGoesRound(t *testing.T) {
 	if len(asked) != 4 {
 		t.Errorf("asked about %v, want each message once", asked)
 	}
+}
+
+// TestChecksThatReachAClosingProducerDoNotCount: producers that are asked end before
+// they can have read the question, in each of the ways in which a stream ends. The one
+// that stays is asked as often as the topic says.
+func TestChecksThatReachAClosingProducerDoNotCount(t *testing.T) {
+	c := startReal(t).dial(t, nil)
+	want(t, send(t, c, halfMsg("M")).GetStatus(), pb.Code_OK)
+	for i, end := range []func(st pb.MessagingService_TelemetryClient, leave func(), id string){
+		func(_ pb.MessagingService_TelemetryClient, leave func(), _ string) { leave() },
+		func(st pb.MessagingService_TelemetryClient, _ func(), _ string) {
+			if err := st.CloseSend(); err != nil {
+				t.Error(err)
+			}
+		},
+		func(st pb.MessagingService_TelemetryClient, leave func(), id string) {
+			if _, err := c.NotifyClientTermination(as(t, id), &pb.NotifyClientTerminationRequest{}); err != nil {
+				t.Error(err)
+			}
+			leave()
+		},
+	} {
+		id := fmt.Sprint("closing", i)
+		ctx, leave := context.WithCancel(as(t, id))
+		defer leave()
+		st, err := c.Telemetry(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := st.Send(command(producerSettings("tx"))); err != nil {
+			t.Fatal(err)
+		}
+		recv(t, st)
+		end(st, leave, id)
+		for err == nil { // until it has ended
+			_, err = st.Recv()
+		}
+	}
+	stays := stream(t, c, "stays", producerSettings("tx"))
+	for range 3 { // the topic's checks
+		recv(t, stays)
+	}
+}
+
+// TestQueuedChecksGoToTheNextStream: a client opens a new stream, or says goodbye,
+// while questions wait for the old one.
+func TestQueuedChecksGoToTheNextStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newHeld(t)
+		h.core.SetProducers(h.CheckBack)
+		info := h.core.Topology().FindTopic("tx")
+		msgs := []broker.Message{{Topic: info, ID: "H", Born: time.Now(), Queue: broker.AnyQueue, Kind: zone.KindTransaction}}
+		if err := h.core.Publish(t.Context(), msgs, make([]broker.PublishResult, 1)); err != nil {
+			t.Fatal(err)
+		}
+		topics := declared{"tx": res("tx")}
+		open := func(id string) *session {
+			s := newSession()
+			h.clients.attach(id, s)
+			h.clients.settings(id, s, clientInfo{kind: pb.ClientType_PRODUCER, topics: topics})
+			return s
+		}
+		old := open("p")
+		waiting := func(s *session, n int) {
+			t.Helper()
+			for range 40 {
+				if len(s.checks) == n {
+					return
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			t.Fatalf("%d questions wait, want %d", len(s.checks), n)
+		}
+		waiting(old, 1)
+		young := open("p")
+		waiting(old, 0)
+		waiting(young, 1)
+		h.clients.drop("p")
+		waiting(young, 0)
+		other := open("q")
+		waiting(other, 1)
+	})
 }

@@ -59,6 +59,9 @@ type Half struct {
 	// Asked is Checks with those that are not logged yet. It is not part of the
 	// fold: whoever asks producers counts it up.
 	Asked int
+	// Lost is how many of Asked reached nobody after all, as far as this process saw.
+	// It is not part of the table either.
+	Lost int
 
 	due     time.Duration // in an Agenda
 	place   int           // in an Agenda, from 1; 0 = not there
@@ -98,7 +101,7 @@ func (t *Table) Add(h Half) {
 	if t.halves[h.Key] != nil {
 		return
 	}
-	h.Asked, h.place, h.decided = h.Checks, 0, false
+	h.Asked, h.Lost, h.place, h.decided = h.Checks, 0, 0, false
 	t.halves[h.Key] = &h
 	t.insert(&h)
 	t.topics[h.Topic]++

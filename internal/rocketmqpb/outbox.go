@@ -25,6 +25,14 @@ func (o *Outbox) Of(m proto.Message) any {
 	return &o.out
 }
 
+// Sent returns the message that Of made something else of; nil when it did not.
+func Sent(v any) proto.Message {
+	if o, ok := v.(*outgoing); ok {
+		return o.Message
+	}
+	return nil
+}
+
 // Get implements mem.BufferPool. The buffer is of a size that gRPC gives back.
 func (o *Outbox) Get(n int) *[]byte { return wireBuffers.Get(n) }
 

@@ -44,11 +44,9 @@ var conformanceTopics = []conformanceTopic{
 	{tightTopic + "java", "lite", "route: local, lite: {topics: 2, subscriptions: 2}"},
 	{delayTopic, "delay", ""},
 	{transactionTopic, "transaction", ""},
-	// More checks than a scenario needs: one that reaches a client that is just
-	// closing is spent.
-	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
-	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
-	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 10}"},
+	{"checked-node", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
+	{"checked-python", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
+	{"checked-java", "transaction", "route: {shard: {property: userId}}, transaction: {immunity: 1s, interval: 1s, checks: 5}"},
 }
 
 // conformanceDev runs the sample deployment with topics for the scenarios and
