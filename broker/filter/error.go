@@ -59,6 +59,12 @@ func parseFault(expression string, err error) *Error {
 	if rest == "" {
 		return faultAt(expression, offset, "the expression ends where something is missing")
 	}
+	switch {
+	case strings.HasPrefix(rest, "/*"):
+		return faultAt(expression, offset, "the comment that begins here has no end: write */ behind it")
+	case strings.HasPrefix(rest, "*/"):
+		return faultAt(expression, offset, "this ends a comment that did not begin")
+	}
 	word := firstToken(rest)
 	if text, ok := advice[strings.ToUpper(word)]; ok {
 		if strings.HasPrefix(rest, "==") {

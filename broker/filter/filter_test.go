@@ -168,6 +168,8 @@ func TestFaultsSayWhereAndWhatToDo(t *testing.T) {
 		{"a = 'x", 5, "closing quote"},
 		{`a = "x"`, 5, "single quotes"},
 		{"a + 1 > 3", 3, "arithmetic"},
+		{"a = 1 /* and", 7, "has no end"},
+		{"a = 1 */ and", 7, "did not begin"},
 		{"a * 2 > 3", 3, "arithmetic"},
 		{"a.b = 3", 2, "letters, digits"},
 		{"a-b = 3", 2, "arithmetic"},
