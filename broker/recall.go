@@ -25,7 +25,7 @@ func (b *Broker) delay(t *zone.TopicInfo, r *record.Record) (waits bool, err err
 		return false, nil
 	case ahead > t.MaxDelay:
 		return false, &Error{Op: "publish", Kind: KindDeliveryTime, Topic: t.Name,
-			Text: fmt.Sprintf("the delivery time is %s ahead; the topic allows at most %s", ahead.Round(time.Second), t.MaxDelay)}
+			Text: fmt.Sprintf("the delivery time is %s; the topic allows at most %s from now", r.DeliverAt.UTC().Format(time.RFC3339), t.MaxDelay)}
 	}
 	pending := b.timersPending()
 	if pending >= uint64(b.limits.MaxTimers) {
@@ -72,18 +72,18 @@ func (t *recallToken) append(dst []byte) []byte {
 
 func parseRecallToken(text string) (recallToken, error) {
 	if len(text) > maxRecallHandle {
-		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the handle is too long"}
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the recall handle is too long"}
 	}
 	data, err := consumer.PeekToken(text)
 	if err != nil {
-		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Err: err}
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the recall handle is none that a broker gave"}
 	}
 	d := decoder{b: data}
 	version := d.byte()
 	t := recallToken{group: zone.Group(d.str()), incarnation: record.Incarnation(d.u64()), bucket: d.uint(), number: d.uint(),
 		due: int64(d.u64()), messageID: d.str()}
 	if !d.ok() || version != recallTokenVersion || t.bucket == 0 {
-		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the handle is malformed"}
+		return recallToken{}, &Error{Op: "recall", Kind: KindRecallHandle, Text: "the recall handle is malformed"}
 	}
 	return t, nil
 }
@@ -99,8 +99,10 @@ func (b *Broker) sealRecall(topic zone.Topic, t *recallToken) string {
 	return b.sealer.SealToken(consumer.TokenRecall, t.append(nil), string(topic))
 }
 
-// Recall takes a delayed message back before it is due, and returns its id. At nil
-// that is durable: it will not be delivered, whatever fails. It may be called at any
+// Recall takes a delayed message back before it goes to its topic, and returns its id.
+// It goes when it is due; one whose time came while its broker was away, or whose
+// destination takes nothing, can be recalled until it does. At nil that is durable: it
+// will not be delivered, whatever fails. It may be called at any
 // broker of the zone; the one that holds the message is asked. A repeated recall
 // succeeds again as long as the hour in which the message was due is not over.
 //
@@ -125,7 +127,7 @@ func (b *Broker) Recall(ctx context.Context, topic zone.Topic, handle string) (m
 // recallHere recalls a message of this group.
 func (b *Broker) recallHere(ctx context.Context, topic zone.Topic, handle string, t recallToken) (string, error) {
 	if _, err := b.sealer.OpenToken(consumer.TokenRecall, handle, string(topic)); err != nil {
-		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Err: err}
+		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the recall handle is of another topic or store, or was changed"}
 	}
 	late := &Error{Op: "recall", Kind: KindSettled, Topic: topic, Text: fmt.Sprintf("message %s is no longer waiting: it fell due", t.messageID)}
 	if t.incarnation != b.log.Incarnation() {
@@ -277,7 +279,7 @@ func (b *Broker) recallRecord(topic zone.Topic, id string, body recallBody, orde
 // topic str and handle str, that of the answer the message id.
 func (b *Broker) recallElsewhere(ctx context.Context, topic zone.Topic, handle string, group zone.Group) (string, error) {
 	if !b.inZone(group) {
-		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the handle is of another zone"}
+		return "", &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the recall handle is of another zone"}
 	}
 	var e encoder
 	e.str(string(topic))
@@ -295,7 +297,7 @@ func (b *Broker) serveRecall(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	t, err := parseRecallToken(handle)
 	if err == nil && t.group != b.self {
-		err = &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the handle is of another group"}
+		err = &Error{Op: "recall", Kind: KindRecallHandle, Topic: topic, Text: "the recall handle is of another group"}
 	}
 	if err != nil {
 		return nil, err
