@@ -243,4 +243,3 @@ func (c *cluster) clients(names ...string) []string {
 	}
 	return list
 }
-

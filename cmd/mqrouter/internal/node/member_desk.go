@@ -192,7 +192,11 @@ func (m *memberNode) memberStatus(l *life) *admin.Member {
 		}
 		return x
 	}
-	for _, r := range leader.Status().Replicas {
+	st := leader.Status()
+	if st.Term.Version > t.Version { // the master itself changes the set
+		x.InSync, x.Proposed = nodeNames(st.Term.InSync), nodeNames(st.Term.Proposed)
+	}
+	for _, r := range st.Replicas {
 		row := admin.Replica{Node: string(r.Node), Phase: r.Phase.String(), Since: r.Since, Behind: uint64(r.Behind), Awaited: r.Awaited}
 		if r.Fault != ship.FaultNone {
 			row.Fault = r.Fault.String()
