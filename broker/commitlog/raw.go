@@ -2,6 +2,7 @@ package commitlog
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
@@ -71,7 +72,7 @@ func trimmed(pos record.Position) error {
 
 // rawError explains a failed read; see readError.
 func (l *Log) rawError(pos record.Position, err error) error {
-	if err = l.readError(pos, err); err == ErrTrimmed {
+	if err = l.readError(pos, err); errors.Is(err, ErrTrimmed) {
 		return trimmed(pos)
 	}
 	return err

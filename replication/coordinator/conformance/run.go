@@ -19,7 +19,6 @@ const Drift = 0.03
 type fleet struct {
 	w   *world
 	ctx context.Context
-	wg  sync.WaitGroup
 
 	mu    sync.Mutex
 	alive map[zone.Node]*running // guarded by mu

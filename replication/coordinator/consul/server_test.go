@@ -94,7 +94,7 @@ func free(t *testing.T, n int) []int {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ln.Close() //nolint:errcheck // it has served its purpose
+		defer ln.Close()
 		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
 	}
 	return ports

@@ -63,7 +63,7 @@ func (c *client) post(ctx context.Context, to zone.Node, op string, q request) (
 	if err != nil {
 		return answer{}, err
 	}
-	defer res.Body.Close() //nolint:errcheck // it was read, or is of no use
+	defer res.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(res.Body, maxMessage))
 	if err != nil {
 		return answer{}, err

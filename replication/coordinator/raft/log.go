@@ -3,7 +3,7 @@ package raft
 import (
 	"context"
 	"io"
-	"log"
+	"log" //nolint:depguard // the raft library takes nothing else; this file turns it into slog
 	"log/slog"
 
 	"github.com/hashicorp/go-hclog"

@@ -38,7 +38,7 @@ func newCoordinated(t *testing.T) *coordinated {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ln.Close() //nolint:errcheck // its port is known
+		defer ln.Close()
 		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
 	}
 	dir := t.TempDir()
