@@ -57,14 +57,14 @@ type LiteRequest struct {
 	Topic    zone.Topic // of kind lite
 	ClientID string     // as in ReceiveRequest
 	Action   LiteAction
-	Names    []string // of lite topics
+	Names    []string // of lite topics; LiteLeave looks at none
 	// From, of LiteAdd, has the whole group go on elsewhere in these lite topics;
 	// N says where.
 	From LiteFrom
 	N    int64
 }
 
-// liteNameText is// liteNameText is what a refused message or subscription says of a bad name.
+// liteNameText is what a refused message or subscription says of a bad name.
 func liteNameText(name, what string) string {
 	return fmt.Sprintf("the lite topic %.80q is not one: %s", name, what)
 }
@@ -83,6 +83,9 @@ func (b *Broker) SyncLite(ctx context.Context, r LiteRequest) error {
 		return err
 	}
 	v := b.view.Load()
+	if r.Action == LiteLeave {
+		r.Names = nil
+	}
 	if err := b.checkLite(op, v, &r); err != nil {
 		return err
 	}
@@ -189,10 +192,10 @@ func (b *Broker) syncHere(ctx context.Context, r *LiteRequest) error {
 		if errors.Is(err, errRetired) {
 			continue
 		}
+		b.tellLost(h, lost)
 		if err != nil {
 			return err
 		}
-		b.tellLost(h, lost)
 		if r.Action == LiteAdd && r.From != LiteFromLast {
 			return b.moveLite(ctx, h, r)
 		}

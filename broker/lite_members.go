@@ -43,7 +43,8 @@ func (b *Broker) keys(names []string) []uint64 {
 	return list
 }
 
-// remember changes what a client has named, and the dispatcher with it.
+// remember changes what a client has named, and the dispatcher with it; beyond a limit
+// nothing. lost is also to be told with an error.
 func (b *Broker) remember(h *hands, r *LiteRequest, limit int, exclusive bool) (lost []lostLite, err error) {
 	m := h.lite
 	m.mu.Lock()
@@ -52,54 +53,52 @@ func (b *Broker) remember(h *hands, r *LiteRequest, limit int, exclusive bool) (
 		return nil, errRetired
 	}
 	c := m.clients[r.ClientID]
-	if c == nil {
-		if r.Action == LiteRemove || r.Action == LiteLeave {
-			return nil, nil
-		}
+	switch {
+	case c == nil && (r.Action == LiteRemove || r.Action == LiteLeave):
+		return nil, nil
+	case c == nil:
 		c = &liteMember{names: map[string]consumer.Instant{}}
-		m.clients[r.ClientID] = c
+	case r.Action == LiteLeave:
+		m.drop(b, h, r.ClientID, c)
+		return nil, nil
 	}
 	c.seen = b.now()
-	var add, remove []string
-	switch r.Action {
-	case LiteAdd:
-		add = r.Names
-	case LiteRemove:
-		remove = r.Names
-	default:
-		add = r.Names
-		wanted := make(map[string]struct{}, len(add))
-		for _, name := range add {
-			wanted[name] = struct{}{}
-		}
-		for name, since := range c.names {
-			if _, still := wanted[name]; !still && (r.Action == LiteLeave || c.seen.Sub(since) >= liteGrace) {
-				remove = append(remove, name)
-			}
-		}
+	if r.Action == LiteRemove {
+		m.remove(b, h, r.ClientID, c, r.Names)
+		return nil, nil
 	}
-	m.remove(b, h, r.ClientID, c, remove)
-	fresh := add[:0:0]
-	for _, name := range add {
+	var remove []string
+	if r.Action == LiteReplace {
+		remove = c.unwanted(r.Names)
+	}
+	var fresh []string
+	taken := map[string]string{} // names of others
+	for _, name := range r.Names {
 		if _, has := c.names[name]; has {
 			continue
 		}
 		if owner := m.owners[name]; exclusive && owner != "" && owner != r.ClientID {
-			if r.Action != LiteAdd { // it was told before, and did not hear it
+			if r.Action == LiteReplace { // it was told before, and did not hear it
 				lost = append(lost, lostLite{r.ClientID, name})
 				continue
 			}
-			m.remove(b, h, owner, m.clients[owner], []string{name})
-			lost = append(lost, lostLite{owner, name})
+			taken[name] = owner
 		}
 		fresh = append(fresh, name)
 	}
-	if len(c.names)+len(fresh) > limit || m.named+len(fresh) > b.limits.MaxLite {
+	own, all := len(c.names)-len(remove)+len(fresh), m.named-len(remove)-len(taken)+len(fresh)
+	if len(fresh) > 0 && (own > limit || all > b.limits.MaxLite) {
 		return lost, &Error{Op: "subscribe", Kind: KindLiteSubscriptions, Group: r.Group, Topic: r.Topic,
 			Text: fmt.Sprintf("%d lite topics of a client, which may have %d here, and %d of all clients of the group, which may have %d",
-				len(c.names)+len(fresh), limit, m.named+len(fresh), b.limits.MaxLite)}
+				own, limit, all, b.limits.MaxLite)}
 	}
+	m.clients[r.ClientID] = c
+	m.remove(b, h, r.ClientID, c, remove)
 	for _, name := range fresh {
+		if owner, has := taken[name]; has {
+			m.remove(b, h, owner, m.clients[owner], []string{name})
+			lost = append(lost, lostLite{owner, name})
+		}
 		c.names[name] = c.seen
 		if exclusive {
 			m.owners[name] = r.ClientID
@@ -107,14 +106,29 @@ func (b *Broker) remember(h *hands, r *LiteRequest, limit int, exclusive bool) (
 	}
 	m.named += len(fresh)
 	h.disp.Choose(r.ClientID, b.keys(fresh)...)
-	if r.Action == LiteLeave {
-		delete(m.clients, r.ClientID)
-	}
 	return lost, nil
+}
+
+// unwanted returns what the client named longer ago than liteGrace, and does not name
+// any more.
+func (c *liteMember) unwanted(names []string) (list []string) {
+	wanted := make(map[string]struct{}, len(names))
+	for _, name := range names {
+		wanted[name] = struct{}{}
+	}
+	for name, since := range c.names {
+		if _, still := wanted[name]; !still && c.seen.Sub(since) >= liteGrace {
+			list = append(list, name)
+		}
+	}
+	return list
 }
 
 // remove takes names from a client. mu is held.
 func (m *liteMembers) remove(b *Broker, h *hands, client string, c *liteMember, names []string) {
+	if c == nil {
+		return
+	}
 	gone := names[:0:0]
 	for _, name := range names {
 		if _, has := c.names[name]; !has {
