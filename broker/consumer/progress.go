@@ -142,7 +142,7 @@ func (q *queueProgress) settle(r Range) {
 	q.floor = r.To
 	for len(q.acked) > 0 && q.acked[0].From <= q.floor {
 		q.floor = max(q.floor, q.acked[0].To)
-		q.acked = slices.Delete(q.acked, 0, 1)
+		q.acked = q.acked[1:] // as in rangeSet.take
 	}
 }
 

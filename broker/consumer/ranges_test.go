@@ -56,3 +56,26 @@ func TestRangeSetIsASet(t *testing.T) {
 		}
 	}
 }
+
+// Taking a long set range by range, as a dispatcher does after a restart, must not move
+// what is left each time.
+func TestTakingFromTheFrontMovesNothing(t *testing.T) {
+	var s rangeSet
+	for o := range uint64(4) {
+		s.add(Range{2 * o, 2*o + 1})
+	}
+	last := &s[3]
+	s.take(1)
+	if &s[2] != last {
+		t.Error("take moved the ranges behind the first")
+	}
+	q := &queueProgress{}
+	for o := range uint64(4) {
+		q.acked.add(Range{2*o + 1, 2*o + 2})
+	}
+	last = &q.acked[3]
+	q.settle(Range{0, 1})
+	if q.floor != 2 || len(q.acked) != 3 || &q.acked[2] != last {
+		t.Errorf("settling up to a range moved the others: floor %d, %d ranges", q.floor, len(q.acked))
+	}
+}
