@@ -66,7 +66,8 @@ func (b *termBook) set(t coordinator.Term) {
 type shipped struct {
 	g      *shippedGroup
 	name   zone.Node
-	fs     *disk.Mem
+	disk   sync.Mutex // the power may go while the store is replaced
+	fs     *disk.Mem  // guarded by disk
 	h      *harness
 	leader *ship.Leader
 	stop   context.CancelFunc
@@ -165,7 +166,11 @@ func (m *shipped) follow(t coordinator.Term) {
 			f.Observe(t)
 			switch err := f.Run(ctx); {
 			case errors.Is(err, ship.ErrReplaced):
-				m.h = openFollower(m.g.t, m.fs, seed)
+				m.disk.Lock()
+				if ctx.Err() == nil { // else the power is gone
+					m.h = openFollower(m.g.t, m.fs, seed)
+				}
+				m.disk.Unlock()
 			case !errors.Is(err, context.Canceled):
 				m.g.t.Errorf("%s: follower ended: %v", m.name, err)
 				return
@@ -202,8 +207,13 @@ type emptyStore struct{ m *shipped }
 
 func (e *emptyStore) Start(context.Context, []ship.File) error        { return nil }
 func (e *emptyStore) Write(context.Context, int, int64, []byte) error { return nil }
-func (e *emptyStore) Install(_ context.Context, o ship.Origin) error {
+func (e *emptyStore) Install(ctx context.Context, o ship.Origin) error {
 	if err := e.m.h.Close(); err != nil {
+		return err
+	}
+	e.m.disk.Lock()
+	defer e.m.disk.Unlock()
+	if err := ctx.Err(); err != nil { // the power is gone
 		return err
 	}
 	e.m.fs = disk.NewMem()
@@ -213,9 +223,10 @@ func (e *emptyStore) Install(_ context.Context, o ship.Origin) error {
 // crash ends all members; each disk keeps what was synced and some of the rest.
 func (g *shippedGroup) crash() {
 	for _, m := range g.members {
-		fs := m.fs
+		m.disk.Lock()
 		m.stop()
-		m.fs = fs.Crash(g.rng)
+		m.fs = m.fs.Crash(g.rng)
+		m.disk.Unlock()
 	}
 	for _, m := range g.members {
 		m.wg.Wait()

@@ -32,12 +32,11 @@ func await(t *testing.T, what string, done func() bool) {
 // while another client is served; when the time to read is over the call ends, and all
 // is given back.
 func TestPullsThatNobodyReadsAreBounded(t *testing.T) {
-	b := startReal(t)
+	b := startReal(t, func(o *Options) { o.unread = 64 << 20 })
 	c := b.dial(t, nil)
 	for i := range 64 { // some land in each queue
 		want(t, send(t, c, large(fmt.Sprint("m", i), 1<<20)).GetStatus(), pb.Code_OK)
 	}
-	b.answers.limit = 64 << 20
 	slow := pb.NewMessagingServiceClient(b.dialSlow(t))
 	unread := fetchBegin(t, slow, fetching(at(0), 0))
 	await(t, "a pull has its share", func() bool { return b.answers.used.Load() > 14<<20 })
@@ -110,12 +109,11 @@ func TestReceivesThatNobodyReadsAreBounded(t *testing.T) {
 		slow, calls = 6, 4
 		limit       = 32 << 20
 	)
-	b := startReal(t)
+	b := startReal(t, func(o *Options) { o.unread = limit })
 	c := b.dial(t, nil)
 	for i := range count {
 		want(t, send(t, c, large(fmt.Sprint("m", i), size)).GetStatus(), pb.Code_OK)
 	}
-	b.answers.limit = limit
 	before := heap()
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()

@@ -20,7 +20,7 @@ func withSQL(r *pb.ReceiveMessageRequest, expression string) *pb.ReceiveMessageR
 func TestSQLFilterOnBothStores(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T) *bench{
 		"memory": func(t *testing.T) *bench { return start(t, nil) },
-		"broker": startReal,
+		"broker": func(t *testing.T) *bench { return startReal(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := begin(t).dial(t, nil)

@@ -50,6 +50,8 @@ type Options struct {
 
 	Tracer  trace.Tracer    // nil traces nothing
 	Sampler tracing.Sampler // which messages begin a trace; the zero value follows the client
+
+	unread int64 // bytes of answers that nobody has read yet; 0 means MaxRequests. Tests set less
 }
 
 // Errors of Options.Validate.
@@ -98,6 +100,9 @@ func (o Options) withDefaults() Options {
 	orInt(&o.MaxStreams, 4096)
 	orInt(&o.MaxRequests, 256<<20)
 	o.MaxRequests = max(o.MaxRequests, leastRequests)
+	if o.unread == 0 {
+		o.unread = int64(o.MaxRequests)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}

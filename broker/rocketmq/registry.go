@@ -67,7 +67,7 @@ type registry struct {
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
 	full    uint64             // guarded by mu; clients, or their streams, that found no place
-	streams int                // guarded by mu; attached, at most max
+	streams int                // guarded by mu; attached, at most two for each client that may be: one may come back before its old one has ended
 	away    map[string]*client // guarded by mu; of these: without a stream
 	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
 
@@ -137,7 +137,7 @@ func (r *registry) attach(id string, s *session) bool {
 	if c == nil {
 		return false
 	}
-	if r.streams >= r.max {
+	if r.streams >= 2*r.max {
 		r.full++
 		return false
 	}

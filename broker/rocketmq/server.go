@@ -65,7 +65,7 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
-		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(o.unread), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err

@@ -13,7 +13,7 @@ import (
 )
 
 // startReal is start with the real broker, in memory, as the store.
-func startReal(t *testing.T) *bench {
+func startReal(t *testing.T, change ...func(*Options)) *bench {
 	t.Helper()
 	var core *broker.Broker
 	b := start(t, func(o *Options) {
@@ -24,6 +24,9 @@ func startReal(t *testing.T) *bench {
 			t.Fatal(err)
 		}
 		o.Store, o.Zone, o.Group = core, "c1", "gc1" // a zone of one broker: every slot is at home
+		for _, c := range change {
+			c(o)
+		}
 	})
 	core.SetLiveness(b.Alive)
 	core.SetLiteNotify(b.LiteLost)
@@ -42,7 +45,7 @@ func startReal(t *testing.T) *bench {
 func TestOneStoryOnBothStores(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T) *bench{
 		"memory": func(t *testing.T) *bench { return start(t, nil) },
-		"broker": startReal,
+		"broker": func(t *testing.T) *bench { return startReal(t) },
 	} {
 		t.Run(name, func(t *testing.T) { story(t, begin(t).dial(t, nil)) })
 	}

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -18,8 +19,10 @@ import (
 // The store's file and what is in it:
 //
 //	bucket "log"     key: index, 8 bytes big endian; value: an entry, see encodeEntry
-//	bucket "stable"  key: raft's; value: raft's
-//	bucket "self"    "format" = 1, "id" = the store's random id, 16 hexadecimal digits
+//	bucket "stable"  key: raft's; value: crc32c of key and value (4), raft's
+//	bucket "self"    "format" = 1; "id": crc32c of key and value (4), the store's random id, 16 hexadecimal digits;
+//	                 "tally": crc32c of key and value (4), number of entries (8), of keys in "stable" (8): a page
+//	                 that has lost some is noticed
 const (
 	storeFile   = "raft.db"
 	storeFormat = "1"
@@ -35,6 +38,7 @@ var (
 	bucketSelf   = []byte("self")
 	keyFormat    = []byte("format")
 	keyID        = []byte("id")
+	keyTally     = []byte("tally")
 )
 
 // StoreError says that a voter's store cannot be used. The voter stays out of the
@@ -89,6 +93,9 @@ func openStore(dir string, newID func() string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return fail("make folder", err)
 	}
+	if err := checkPages(path); err != nil {
+		return fail("open", fmt.Errorf("%w: %w", ErrDamaged, err))
+	}
 	db, err := bbolt.Open(path, 0o600, &bbolt.Options{Timeout: lockTime})
 	switch {
 	case errors.Is(err, bolterrors.ErrTimeout):
@@ -123,7 +130,7 @@ func (s *store) load(newID func() string) (err error) {
 			if err := self.Put(keyFormat, []byte(storeFormat)); err != nil {
 				return err
 			}
-			return self.Put(keyID, []byte(newID()))
+			return errors.Join(self.Put(keyID, sealed(keyID, []byte(newID()))), self.Put(keyTally, tally(0, 0)))
 		}
 		return nil
 	})
@@ -131,29 +138,43 @@ func (s *store) load(newID func() string) (err error) {
 		return err
 	}
 	return s.db.View(func(tx *bbolt.Tx) error {
-		for err := range tx.Check() {
-			return fmt.Errorf("%w: %w", ErrDamaged, err)
-		}
 		self := tx.Bucket(bucketSelf)
 		if f := string(self.Get(keyFormat)); f != storeFormat {
 			return fmt.Errorf("format %.20q is not one that this version knows (%s)", f, storeFormat)
 		}
-		s.id = string(self.Get(keyID))
+		id, err := unsealed(keyID, self.Get(keyID))
+		if err != nil {
+			return err
+		}
+		s.id = string(id)
 		if err := tx.Bucket(bucketStable).ForEach(func(k, v []byte) error {
+			v, err := unsealed(k, v)
 			s.stable[string(k)] = append([]byte(nil), v...)
-			return nil
+			return err
 		}); err != nil {
 			return err
 		}
-		return tx.Bucket(bucketLog).ForEach(func(k, v []byte) error {
+		if err := tx.Bucket(bucketLog).ForEach(func(k, v []byte) error {
 			e, err := decodeEntry(k, v)
 			if err != nil {
 				return fmt.Errorf("%w: %w", ErrDamaged, err)
 			}
 			s.remember(e)
 			return nil
-		})
+		}); err != nil {
+			return err
+		}
+		if !bytes.Equal(self.Get(keyTally), tally(len(s.entries), len(s.stable))) {
+			return fmt.Errorf("%w: %d entries and %d values are not what was written", ErrDamaged, len(s.entries), len(s.stable))
+		}
+		return nil
 	})
+}
+
+// tally makes the value that says how much the store holds.
+func tally(entries, stable int) []byte {
+	b := binary.BigEndian.AppendUint64(nil, uint64(entries))
+	return sealed(keyTally, binary.BigEndian.AppendUint64(b, uint64(stable)))
 }
 
 // remember takes an entry into memory. The caller holds mu, or is load.
@@ -178,6 +199,20 @@ func encodeEntry(key []byte, e *raft.Log) []byte {
 	b = append(b, e.Data...)
 	binary.BigEndian.PutUint32(b, checksum(key, b[4:]))
 	return b
+}
+
+// sealed makes the value of what is no entry: the checksum of key and value before it.
+func sealed(key, v []byte) []byte {
+	b := binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(v)), checksum(key, v))
+	return append(b, v...)
+}
+
+// unsealed is the reverse of sealed, within the bytes of its argument.
+func unsealed(key, b []byte) ([]byte, error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != checksum(key, b[4:]) {
+		return nil, fmt.Errorf("%w: %.20q does not have its checksum", ErrDamaged, key)
+	}
+	return b[4:], nil
 }
 
 func checksum(key, rest []byte) uint32 {
@@ -209,14 +244,18 @@ func (s *store) fresh() bool {
 	return s.last == 0 && len(s.stable) == 0
 }
 
-// update writes; then, when it succeeded, changes the memory.
-func (s *store) update(op string, write func(*bbolt.Tx) error, then func()) error {
+// update writes; then, when it succeeded, changes the memory. more says how many entries
+// and stable values are added.
+func (s *store) update(op string, more func() (entries, stable int), write func(*bbolt.Tx) error, then func()) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
 		return s.err
 	}
-	if err := s.db.Update(write); err != nil {
+	entries, stable := more()
+	if err := s.db.Update(func(tx *bbolt.Tx) error {
+		return errors.Join(write(tx), tx.Bucket(bucketSelf).Put(keyTally, tally(len(s.entries)+entries, len(s.stable)+stable)))
+	}); err != nil {
 		s.err = &StoreError{Path: s.path, Op: op, Err: err}
 		close(s.failed)
 		return s.err
@@ -263,7 +302,14 @@ func (s *store) StoreLog(e *raft.Log) error { return s.StoreLogs([]*raft.Log{e})
 
 // StoreLogs implements raft.LogStore; they are on the disk when it returns nil.
 func (s *store) StoreLogs(all []*raft.Log) error {
-	return s.update("append", func(tx *bbolt.Tx) error {
+	return s.update("append", func() (n, _ int) {
+		for _, e := range all {
+			if s.entries[e.Index] == nil {
+				n++
+			}
+		}
+		return n, 0
+	}, func(tx *bbolt.Tx) error {
 		b := tx.Bucket(bucketLog)
 		for _, e := range all {
 			if len(e.Data) > maxEntry {
@@ -285,7 +331,14 @@ func (s *store) StoreLogs(all []*raft.Log) error {
 
 // DeleteRange implements raft.LogStore.
 func (s *store) DeleteRange(lo, hi uint64) error {
-	return s.update("trim", func(tx *bbolt.Tx) error {
+	return s.update("trim", func() (n, _ int) {
+		for i := range s.entries {
+			if i >= lo && i <= hi {
+				n--
+			}
+		}
+		return n, 0
+	}, func(tx *bbolt.Tx) error {
 		c := tx.Bucket(bucketLog).Cursor()
 		for k, _ := c.Seek(indexKey(lo)); k != nil && binary.BigEndian.Uint64(k) <= hi; k, _ = c.Next() {
 			if err := c.Delete(); err != nil {
@@ -311,7 +364,12 @@ func (s *store) DeleteRange(lo, hi uint64) error {
 
 // Set implements raft.StableStore.
 func (s *store) Set(k, v []byte) error {
-	return s.update("write", func(tx *bbolt.Tx) error { return tx.Bucket(bucketStable).Put(k, v) },
+	return s.update("write", func() (_, n int) {
+		if _, ok := s.stable[string(k)]; !ok {
+			n = 1
+		}
+		return 0, n
+	}, func(tx *bbolt.Tx) error { return tx.Bucket(bucketStable).Put(k, sealed(k, v)) },
 		func() { s.stable[string(k)] = append([]byte(nil), v...) })
 }
 
