@@ -19,9 +19,10 @@ import (
 // A grant that Renew returns is valid only if its owner was still the one who decides
 // at some moment after it called Renew, and finds that out before it answers.
 type Desk struct {
-	timing Timing
-	began  time.Time // leases granted before by others are over Lease and Margin later
-	seats  map[zone.Group]*seat
+	timing    Timing
+	began     time.Time // leases granted before by others are over Lease and Margin later
+	seats     map[zone.Group]*seat
+	forgotten map[zone.Group]bool // groups whose seat was dropped once
 }
 
 // seat is what is known of a group.
@@ -53,7 +54,7 @@ type order struct {
 
 // NewDesk returns the desk of a process that takes over now.
 func NewDesk(t Timing, now time.Time) *Desk {
-	return &Desk{timing: t.WithDefaults(), began: now, seats: map[zone.Group]*seat{}}
+	return &Desk{timing: t.WithDefaults(), began: now, seats: map[zone.Group]*seat{}, forgotten: map[zone.Group]bool{}}
 }
 
 // Timing returns the times in force.
@@ -63,7 +64,11 @@ func (d *Desk) Timing() Timing { return d.timing }
 func (d *Desk) seat(t Term, now time.Time) *seat {
 	s := d.seats[t.Group]
 	if s == nil {
-		s = &seat{standings: map[zone.Node]heard{}, until: d.began.Add(d.timing.Lease + d.timing.Margin)}
+		from := d.began
+		if d.forgotten[t.Group] {
+			from = now // the lease that the seat before granted may still run
+		}
+		s = &seat{standings: map[zone.Node]heard{}, until: from.Add(d.timing.Lease + d.timing.Margin)}
 		d.seats[t.Group] = s
 		s.epoch = t.Epoch
 	}
@@ -80,6 +85,7 @@ func (d *Desk) Forget(keep func(zone.Group) bool) {
 	for name := range d.seats {
 		if !keep(name) {
 			delete(d.seats, name)
+			d.forgotten[name] = true
 		}
 	}
 }

@@ -142,3 +142,24 @@ func TestTermChangesByTheRulesOnly(t *testing.T) {
 		t.Errorf("elected %+v", e)
 	}
 }
+
+// TestForgottenGroupKeepsItsMastersLease: a topology that leaves a group out for a
+// moment does not end the lease that its master holds.
+func TestForgottenGroupKeepsItsMastersLease(t *testing.T) {
+	began := time.Now()
+	d := coordinator.NewDesk(coordinator.Timing{}, began)
+	g := coordinator.Group{Name: "g", Members: []zone.Node{"a", "b"}}
+	term := coordinator.Term{Group: "g", Epoch: 4, Master: "a", InSync: []zone.Node{"a", "b"}, Version: 9}
+	now := began.Add(time.Minute)
+	l := d.Renew(now, g, term, coordinator.Standing{Node: "a", Epoch: 4, Leads: 4, Seen: 9, Fit: true})
+	if l.Duration == 0 {
+		t.Fatal("no lease")
+	}
+	d.Forget(func(zone.Group) bool { return false })
+	if j := d.Judge(now.Add(l.Duration-time.Millisecond), g, term); j.Vacate {
+		t.Error("the epoch was taken away while its master holds the lease")
+	}
+	if j := d.Judge(now.Add(2*l.Duration+d.Timing().Margin), g, term); !j.Vacate {
+		t.Error("the epoch of a silent master stays")
+	}
+}

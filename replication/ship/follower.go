@@ -166,7 +166,7 @@ func (f *Follower) follow(ctx context.Context, to target) (led bool, err error) 
 		f.mu.Lock()
 		f.abort = nil
 		f.mu.Unlock()
-		if errors.Is(context.Cause(ctx), errNewTerm) {
+		if errors.Is(context.Cause(ctx), errNewTerm) && !final(err) {
 			err = errNewTerm
 		}
 	}()
@@ -186,6 +186,15 @@ func (f *Follower) follow(ctx context.Context, to target) (led bool, err error) 
 	}
 	_ = stream.Close(closeCode(err)) // err says what happened
 	return led, err
+}
+
+// final says that a replica must not go on with its log after err, whatever else has
+// happened meanwhile: a copy of the master's was installed in its place, it has
+// diverged, or it failed.
+func final(err error) bool {
+	var diverged *DivergedError
+	var log *LogError
+	return errors.Is(err, ErrReplaced) || errors.As(err, &diverged) || errors.As(err, &log)
 }
 
 // positions is what a session needs of the log at its beginning.

@@ -176,7 +176,10 @@ func (l *life) serveStore(ctx context.Context) error {
 	why := l.awaitElection(ctx, ended)
 	stop()
 	if !why.ended {
-		<-ended
+		if err := <-ended; errors.Is(err, ship.ErrReplaced) {
+			// The next start of the store installs the copy: nothing may be written now.
+			return errors.Join(front.stop())
+		}
 	}
 	if why.elected == nil {
 		return errors.Join(why.follower, front.stop())
@@ -196,17 +199,18 @@ type turning struct {
 func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
 	beat := time.NewTicker(beatOfLife)
 	defer beat.Stop()
+	var aside error // why the node was set aside; its follower has ended then
 	for {
 		t, changed := l.place.Term()
 		l.m.learn(t, false)
 		l.follower.Observe(t)
 		l.begin.Store(uint64(l.follower.Status().Begin))
 		if t.Master == l.self.Name && l.place.Holds(t.Epoch) {
-			return turning{elected: &t}
+			return turning{elected: &t, ended: aside != nil}
 		}
 		select {
 		case <-ctx.Done():
-			return turning{}
+			return turning{follower: aside, ended: aside != nil}
 		case err := <-ended:
 			var diverged *ship.DivergedError
 			if !errors.As(err, &diverged) {
@@ -220,9 +224,7 @@ func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
 				return turning{follower: err, ended: true}
 			}
 			l.setAside(err)
-			ended = nil
-			<-ctx.Done()
-			return turning{follower: err, ended: true}
+			ended, aside = nil, err // clients still have to find the master, and an operator may elect this node
 		case <-changed:
 		case <-beat.C:
 		}
