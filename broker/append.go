@@ -16,6 +16,7 @@ type op struct {
 	owner    *Broker     // set by append
 	finished func(error) // called once, in log order for successes; must not block
 	waiter   chan error  // capacity 1; told when finished is nil
+	lites    []liteName  // that have a place until the batch ends; see liteRoom
 }
 
 // append hands the entries to the log. finished is called once unless append
@@ -28,6 +29,9 @@ func (b *Broker) append(ctx context.Context, o *op) error {
 	o.folded, o.owner = false, b
 	o.batch.Result, o.batch.Done = o, endOp
 	err := b.log.Append(ctx, &o.batch)
+	if err != nil {
+		b.lites.give(o)
+	}
 	if err != nil && b.member != nil {
 		return b.unanswered(err)
 	}
@@ -37,6 +41,7 @@ func (b *Broker) append(ctx context.Context, o *op) error {
 // endOp tells the owner of a batch what became of it.
 func endOp(batch *commitlog.Batch, err error) {
 	o := batch.Result.(*op)
+	o.owner.lites.give(o)
 	if err == nil && !batch.Buffered && !o.folded && !batch.EarlyDone() {
 		err = o.owner.failure()
 	}

@@ -83,6 +83,7 @@ type Broker struct {
 	liteSeed   maphash.Seed
 	liteNotify atomic.Pointer[func(string, zone.Topic, string)]
 	liteMoving sync.Mutex // one moveLite at a time
+	lites      liteArriving
 
 	calls map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
 

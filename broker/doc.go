@@ -118,8 +118,8 @@
 // homes of the lite topics. A group's progress in a lite topic is that in the queue, as
 // for every topic. A loop forgets lite topics that had no message for their time, by a
 // record that the fold takes only if none came meanwhile, and settles what is left of
-// them; beyond twice their limit, which landings alone reach, the fold forgets the least
-// used. A subscription may say where its group goes on in a lite topic (lite_move.go):
+// them. Messages on their way that will make new lite topics take their places before
+// (lite_room.go), so that no more come than may live. A subscription may say where its group goes on in a lite topic (lite_move.go):
 // one record, before which all progress is logged while nobody takes or settles.
 //
 // # Files

@@ -234,15 +234,6 @@ func (b *Broker) tellLost(h *hands, lost []lostLite) {
 	}
 }
 
-// liteRoom reports whether a message of a lite topic may be stored here: it lives, or
-// there may be another one.
-func (b *Broker) liteRoom(t *zone.TopicInfo, name string) bool {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	s := b.state.topics[t.Name]
-	return s == nil || s.lite == nil || len(s.lite.byName) < t.Lite.Topics || s.lite.byName[name] != nil
-}
-
 // liteKey names the lite topic of an index entry to the dispatcher; false when it was
 // forgotten.
 func (b *Broker) liteKey(t *topic, id uint32, offset uint64) (uint64, bool) {

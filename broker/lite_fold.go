@@ -15,9 +15,14 @@ import (
 // number in the index entry. Numbers, not hashes, since a consumer is promised the lite
 // topics that it named and no others. The fold gives a lite topic its number with its
 // first message, and keeps name and number until the lite topic is forgotten: by a
-// record that the lite loop appends when its time is over, or, when there are twice as
-// many as the topic may have, by the next one that comes. What the index still holds of
-// it then has a number that nobody has, and is settled by whoever comes across it.
+// record that the lite loop appends when its time is over. No more come than the topic
+// may have (liteRoom), but a topology may lower that, and those that live stay; the fold
+// itself forgets one only at farLite. What the index still holds of a lite topic then
+// has a number that nobody has, and is settled by whoever comes across it.
+
+// farLite bounds the lite topics of a topic in the fold, whatever was let in: twice
+// what a topology may declare. Nothing comes near it unless liteRoom has a fault.
+const farLite = 2 << 20
 
 // maxEvicted bounds what is remembered of lite topics that made room for others, until
 // the lite loop has looked at it.
@@ -42,17 +47,18 @@ type liteTable struct {
 	byID           map[uint32]*liteTopic
 	oldest, newest *liteTopic
 	evicted        []*liteTopic // volatile: for the lite loop
+	far            int          // farLite; less in tests
 }
 
 func newLiteTable(limit int) *liteTable {
-	return &liteTable{limit: limit, byName: map[string]*liteTopic{}, byID: map[uint32]*liteTopic{}}
+	return &liteTable{limit: limit, far: farLite, byName: map[string]*liteTopic{}, byID: map[uint32]*liteTopic{}}
 }
 
 // touch notes a message of a lite topic and returns the lite topic's number.
 func (t *liteTable) touch(name []byte, offset uint64, at int64, c *counts) uint32 {
 	l := t.byName[string(name)]
 	if l == nil {
-		if len(t.byName) >= 2*t.limit {
+		if len(t.byName) >= t.far {
 			t.evict(c)
 		}
 		l = &liteTopic{name: string(name), id: t.free(), first: offset}

@@ -65,6 +65,7 @@ func (b *Broker) publishHere(ctx context.Context, v *view, msgs []Message, out [
 	}
 	if len(p.which) == 0 {
 		b.forgetPending(p)
+		b.lites.give(&p.op)
 		b.release(p)
 		return nil
 	}
@@ -165,7 +166,7 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	p.properties = properties(p.properties[:0], m.Properties)
 	rec.Properties = p.properties
 	r.Queue = int(rec.Queue)
-	if t.info.Kind == zone.KindLite && rec.Target == "" && !b.liteRoom(t.info, m.MessageGroup) {
+	if t.info.Kind == zone.KindLite && rec.Target == "" && !b.liteRoom(t.info, m.MessageGroup, &p.op) {
 		b.metrics.liteRefused(t.info.Name)
 		return &Error{Op: "publish", Kind: KindLiteTopics, Topic: t.info.Name,
 			Text: fmt.Sprintf("%d lite topics live at broker group %s, as many as may", t.info.Lite.Topics, b.self)}

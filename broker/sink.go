@@ -91,11 +91,13 @@ func (s *sink) Land(l flow.Landing, done func(error)) error {
 	if err := s.room(&l); err != nil {
 		return err
 	}
-	entries, t, err := s.judge(&l)
+	o := new(op)
+	entries, t, err := s.judge(&l, o)
 	if err != nil {
+		b.lites.give(o)
 		return err
 	}
-	o := &op{batch: commitlog.Batch{Entries: entries}}
+	o.batch.Entries = entries
 	o.finished = func(err error) {
 		if err == nil && slices.ContainsFunc(o.places, func(p placement) bool { return !p.ok }) {
 			err = errNotNext
@@ -133,8 +135,8 @@ func (s *sink) room(l *flow.Landing) error {
 
 // judge makes the landing's entries: a record that can never be accepted here
 // is settled as parked, and stops nothing behind it. t is what asks for spans,
-// nil when nothing does.
-func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err error) {
+// nil when nothing does. What new lite topics take of their room is o's.
+func (s *sink) judge(l *flow.Landing, o *op) (entries []commitlog.Entry, t *landed, err error) {
 	v := s.view.Load()
 	env := record.Envelope{
 		Flow: l.Flow, Lineage: l.Lineage, LineageEpoch: l.LineageEpoch,
@@ -155,7 +157,7 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 		if err != nil {
 			return nil, nil, err
 		}
-		if reason == record.ReasonNone && !s.liteFits(v, &r) {
+		if reason == record.ReasonNone && !s.liteFits(v, &r, o) {
 			reason = record.ReasonQuota
 		}
 		if s.tracer.On() && reason != record.ReasonCorrupt {
@@ -178,14 +180,14 @@ func (s *sink) judge(l *flow.Landing) (entries []commitlog.Entry, t *landed, err
 	return entries, t, nil
 }
 
-// liteFits reports whether the lite topic of a record may live here. Those that come
-// at the same moment pass it together.
-func (s *sink) liteFits(v *view, r *record.View) bool {
+// liteFits reports whether the lite topic of a record may live here, and has it take
+// its place for o.
+func (s *sink) liteFits(v *view, r *record.View, o *op) bool {
 	if r.Kind() != zone.KindLite {
 		return true
 	}
 	t := v.topics[zone.Topic(r.Topic())]
-	return t == nil || t.info.Kind != zone.KindLite || s.b().liteRoom(t.info, string(r.MessageGroup()))
+	return t == nil || t.info.Kind != zone.KindLite || s.b().liteRoom(t.info, string(r.MessageGroup()), o)
 }
 
 // judge reads the record and returns why it can never land here, or ReasonNone.

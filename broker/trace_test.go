@@ -160,7 +160,7 @@ func TestLandingsThatAreNotTracedCostNoMemory(t *testing.T) {
 		}
 		l := landing(t, 1, records...)
 		return testing.AllocsPerRun(200, func() {
-			if entries, traced, err := own.judge(&l); err != nil || len(entries) != 32 || (traced != nil) != (context == sampledContext) {
+			if entries, traced, err := own.judge(&l, new(op)); err != nil || len(entries) != 32 || (traced != nil) != (context == sampledContext) {
 				t.Fatal(len(entries), traced, err)
 			}
 		})
