@@ -59,7 +59,7 @@ type LiteRequest struct {
 	Action   LiteAction
 	Names    []string // of lite topics; LiteLeave looks at none
 	// From, of LiteAdd, has the whole group go on elsewhere in these lite topics;
-	// N says where.
+	// N says where. Such a request may have 100 names.
 	From LiteFrom
 	N    int64
 }
@@ -164,6 +164,9 @@ func (b *Broker) checkLite(op string, v *view, r *LiteRequest) error {
 		return refuse(KindInvalid, "no client, or an action or a place that this version does not know")
 	case r.Action != LiteRemove && len(r.Names) > t.info.Lite.Subscriptions:
 		return refuse(KindLiteSubscriptions, fmt.Sprintf("%d lite topics; a client may subscribe to %d", len(r.Names), t.info.Lite.Subscriptions))
+	}
+	if r.Action == LiteAdd && r.From != LiteFromLast && len(r.Names) > maxLiteMoves {
+		return refuse(KindInvalid, fmt.Sprintf("%d lite topics with a place to go on at; a request may have %d", len(r.Names), maxLiteMoves))
 	}
 	for _, name := range r.Names {
 		if text := zone.LiteName(name); text != "" {

@@ -3,6 +3,7 @@ package broker
 import (
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -73,4 +74,31 @@ func TestRefusedSubscriptionTakesNothingAway(t *testing.T) {
 		t.Fatalf("a set beyond the limit: %v", err)
 	}
 	wantText(t, strings.Join(told, ", "), "two b, two "+full[0])
+}
+
+// Everybody waits while a group is made to go on elsewhere: however many lite topics
+// move, that is one append, and no request may move any number.
+func TestLiteTopicsMoveTogether(t *testing.T) {
+	fs := disk.NewMem()
+	s := open(t, fs, "rz05-a-1", liteTopology(t, "subscriptions: 20", "subscriptions: 200"), testLimits())
+	var names []string
+	for i := range 101 {
+		names = append(names, fmt.Sprint("t", i))
+	}
+	s.chat(2, names[:40]...)
+	r := LiteRequest{Group: chatters, Topic: "chat", ClientID: "one", Action: LiteAdd, Names: names, From: LiteFromMax}
+	if err := s.SyncLite(t.Context(), r); KindOf(err) != KindInvalid {
+		t.Errorf("101 lite topics with a place: %v", err)
+	}
+	s.syncFrom(chatters, "one", LiteRequest{Action: LiteAdd, Names: names[:1]})
+	var ops atomic.Int64
+	fs.AfterOp(func(int) { ops.Add(1) })
+	s.syncFrom(chatters, "one", LiteRequest{Action: LiteAdd, Names: names[:100], From: LiteFromTail, N: 1})
+	if n := ops.Load(); n == 0 || n >= 40 {
+		t.Errorf("40 moves took %d operations of the disk, want those of an append or two", n)
+	}
+	fs.AfterOp(nil)
+	if got := strings.Fields(s.hearAll(chatters, "one")); len(got) != 40 || strings.Contains(strings.Join(got, " "), "-0") {
+		t.Errorf("%d messages came: %v; want the last of each", len(got), got)
+	}
 }

@@ -14,6 +14,12 @@ const (
 	// maxLiteMove bounds the messages of a lite topic in which a consumer group is
 	// made to go on elsewhere: 8 MB of offsets.
 	maxLiteMove = 1 << 20
+	// maxLiteMoves bounds the lite topics of one request in which a consumer group is
+	// made to go on elsewhere: everybody waits meanwhile.
+	maxLiteMoves = 100
+	// moveBytes is from how many bytes on TypeLite records are appended without those
+	// that follow.
+	moveBytes = 512 << 10
 	// moveRun bounds the offsets that one TypeLite record names: some 500 KB.
 	moveRun = 100_000
 )
@@ -116,20 +122,51 @@ func (b *Broker) moveLite(ctx context.Context, h *hands, r *LiteRequest) error {
 			return fail(kindOfLog(err), err, "")
 		}
 	}
-	for i := range list {
-		l := &list[i]
-		offsets := scan.offsets[l.id]
-		next, err := b.placeIn(scan.q, l, offsets, r)
-		if err == nil {
-			err = b.logMove(h, offsets, next)
-		}
-		if err != nil {
-			return fail(kindOfLog(err), err, "")
-		}
-		h.disp.Rewind(b.keys([]string{l.name})[0], offsets, next)
+	defer poke(b.kick)
+	if err := b.moveAll(h, list, scan, r); err != nil {
+		return fail(kindOfLog(err), err, "")
 	}
-	poke(b.kick)
 	return nil
+}
+
+// moveAll makes the moves durable, as many as fit in one append, and has the dispatcher
+// follow. At an error those have moved that were durable before. The gate is held.
+func (b *Broker) moveAll(h *hands, list []liteTopic, scan *liteScan, r *LiteRequest) error {
+	places := make([]int, len(list))
+	for i := range list {
+		var err error
+		if places[i], err = b.placeIn(scan.q, &list[i], scan.offsets[list[i].id], r); err != nil {
+			return err
+		}
+	}
+	var entries []commitlog.Entry
+	size, moved := 0, 0
+	flush := func(end int) error { // which is behind the last that is whole
+		if len(entries) > 0 {
+			if err := b.appendWait(b.ctx, &op{batch: commitlog.Batch{Entries: entries, Reserved: true}}); err != nil {
+				return err
+			}
+		}
+		for ; moved < end; moved++ {
+			l := &list[moved]
+			h.disp.Rewind(b.keys([]string{l.name})[0], scan.offsets[l.id], places[moved])
+		}
+		entries, size = nil, 0
+		return nil
+	}
+	for i := range list {
+		for _, body := range moveBodies(h, scan.offsets[list[i].id], places[i]) {
+			e, err := b.control(record.TypeLite, body.append(nil))
+			if err == nil && len(entries) > 0 && size+len(e.Record) > moveBytes {
+				err = flush(i)
+			}
+			if err != nil {
+				return err
+			}
+			entries, size = append(entries, e), size+len(e.Record)
+		}
+	}
+	return flush(len(list))
 }
 
 // placeIn returns which of a lite topic's offsets the request means; their number for
@@ -158,23 +195,16 @@ func (b *Broker) placeIn(q *topicQueue, l *liteTopic, offsets []uint64, r *LiteR
 	return n, nil
 }
 
-// logMove makes it durable that the group has settled the offsets before one, and
-// none from there on.
-func (b *Broker) logMove(h *hands, offsets []uint64, next int) error {
+// moveBodies say that the group has settled the offsets before one, and none from there
+// on.
+func moveBodies(h *hands, offsets []uint64, next int) (list []*liteBody) {
 	for from := 0; from < len(offsets); from += moveRun {
 		run := offsets[from:min(from+moveRun, len(offsets))]
 		at := min(max(next-from, 0), len(run))
-		body := &liteBody{topic: h.topic.name, incarnation: h.topic.first, group: h.sub.key.group,
-			settled: rangesOf(run[:at]), again: rangesOf(run[at:])}
-		e, err := b.control(record.TypeLite, body.append(nil))
-		if err == nil {
-			err = b.appendWait(b.ctx, &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}, Reserved: true}})
-		}
-		if err != nil {
-			return err
-		}
+		list = append(list, &liteBody{topic: h.topic.name, incarnation: h.topic.first, group: h.sub.key.group,
+			settled: rangesOf(run[:at]), again: rangesOf(run[at:])})
 	}
-	return nil
+	return list
 }
 
 // rangesOf joins offsets that ascend.
