@@ -119,8 +119,9 @@
 // for every topic. A loop forgets lite topics that had no message for their time, by a
 // record that the fold takes only if none came meanwhile, and settles what is left of
 // them. Messages on their way that will make new lite topics take their places before
-// (lite_room.go), so that no more come than may live. A subscription may say where its group goes on in a lite topic (lite_move.go):
-// records of one append, before which all progress is logged while nobody takes or settles.
+// (lite_room.go), so that no more come than may live. A subscription may say where its
+// group goes on in a lite topic (lite_move.go): records of one append, before which all
+// progress is logged while nobody takes or settles.
 //
 // # Files
 //
