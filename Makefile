@@ -13,7 +13,7 @@ build: ## the binary, into bin/
 test: needs lint generate-check unit fuzz-short e2e ## everything that a change must pass
 
 unit: ## every package's tests, with the race detector, shuffled
-	go test -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
+	deploy/test/unit.sh -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
 	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
 	go test -count=1 -timeout 10m ./replication/ship -seeds 300 -mutant-seeds 60 # likewise, and no broken rules
 	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/sim -seeds 300 # likewise, and fewer tests
