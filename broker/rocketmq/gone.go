@@ -17,7 +17,8 @@ import (
 //   - A client without a stream, as after a restart of this server, is silent for
 //     aliveTTL; one with a stream for clientTTL.
 //
-// A call of any kind and a new stream count as life. A client that pauses for less than
+// A new stream counts as life, and so do heartbeats, receives, pulls, settlements and
+// subscriptions; sends and decisions about transactions do not. A client that pauses for less than
 // that, as in a garbage collection, keeps its stream and so what it holds.
 
 // goneEvery is how often it is looked for them.
