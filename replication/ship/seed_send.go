@@ -92,25 +92,11 @@ func (s *seeder) run(ctx context.Context, files []File) error {
 }
 
 func (s *seeder) listen(ctx context.Context) error {
-	for {
-		f, err := s.stream.Recv(ctx)
-		if err != nil {
-			return err
-		}
-		switch f.Type {
-		case wire.TypeShipAck:
-		case wire.TypeDrain:
-			continue
-		default:
-			return breach("a replica sent " + f.Type.String())
-		}
-		a, err := wire.ParseShipAck(f.Payload)
-		if err != nil {
-			return err
-		}
+	return eachAck(ctx, s.stream, func(a wire.ShipAck) error {
 		s.credit.Store(max(s.credit.Load(), a.Credit))
 		signal(s.wake)
-	}
+		return nil
+	})
 }
 
 func (s *seeder) send(ctx context.Context, files []File) error {

@@ -65,22 +65,7 @@ func (s *sender) run(ctx context.Context) error {
 
 // listen takes the replica's acknowledgements.
 func (s *sender) listen(ctx context.Context) error {
-	for {
-		f, err := s.stream.Recv(ctx)
-		if err != nil {
-			return err
-		}
-		switch f.Type {
-		case wire.TypeShipAck:
-		case wire.TypeDrain:
-			continue // the replica finds the next master by itself
-		default:
-			return breach("a replica sent " + f.Type.String())
-		}
-		a, err := wire.ParseShipAck(f.Payload)
-		if err != nil {
-			return err
-		}
+	return eachAck(ctx, s.stream, func(a wire.ShipAck) error {
 		if uint64(a.Written) > s.sent.Load() {
 			return breach("a replica acknowledged what it was not sent")
 		}
@@ -89,7 +74,8 @@ func (s *sender) listen(ctx context.Context) error {
 			s.credit.Store(a.Credit)
 			signal(s.wake)
 		}
-	}
+		return nil
+	})
 }
 
 // ship sends what there is, and otherwise waits.
