@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
 // ledger is what clients saw of a deployment, over its client ports only: what
@@ -26,6 +27,9 @@ type ledger struct {
 	strays   []string                   // guarded by mu: what nobody sent, or not there
 	versions map[string]map[uint64]bool // guarded by mu: cache key -> version sent -> acknowledged
 	consumed int                        // guarded by mu: deliveries
+	arrivals int                        // guarded by mu: first deliveries, in their order
+	troubles []window                   // guarded by mu: when something was broken
+	homeOf   func(broker string) string // of places; nil: a broker is its own
 	stop     [2]context.CancelFunc      // of publishers, of consumers
 	contexts [2]context.Context
 }
@@ -34,13 +38,19 @@ type ledger struct {
 type sent struct {
 	id     string
 	homes  []string
+	topic  string
 	stream string // messages of one stream are in order; empty: no order is promised
+	fifo   bool   // they are delivered in order, too
 	seq    int
 	acked  bool
 	from   string                    // zone
 	at     time.Time                 // of the call
 	seen   map[string]map[place]bool // zone -> places
 	first  map[string]time.Time      // zone -> first receipt
+	due    time.Time                 // not delivered before; zero: at once
+	never  bool                      // nobody has asked to commit it; guarded by the ledger's mu
+	turns  map[string][]turn         // zone -> deliveries, of consumers that wander
+	rank   map[string]int            // zone -> first delivery among all
 }
 
 // place is where a message landed.
@@ -53,7 +63,8 @@ type place struct {
 // stream is one publisher.
 type stream struct {
 	name          string
-	acked, failed int // guarded by the ledger's mu
+	acked, failed int    // guarded by the ledger's mu
+	pulse         *pulse // of several; nil: nobody asks
 }
 
 // letter is what a publisher sends next.
@@ -65,7 +76,19 @@ type letter struct {
 	stream     string
 	version    uint64 // of a change of key
 	size       int    // of the body in bytes, 0: small
+	group      string // message group
+	delay      time.Duration
+	end        ending
 }
+
+// ending is what becomes of a transaction.
+type ending int
+
+const (
+	noTransaction ending = iota
+	committed
+	rolledBack
+)
 
 func newLedger(t *testing.T) *ledger {
 	l := &ledger{t: t, sent: map[string]*sent{}, versions: map[string]map[uint64]bool{}}
@@ -109,9 +132,12 @@ func (l *ledger) publish(name, endpoint string, pace time.Duration, next func(i 
 	})
 }
 
-func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *stream, id string, seq int, next letter) {
-	m := &sent{id: id, homes: next.homes, stream: next.stream, seq: seq, from: next.from, at: time.Now(),
-		seen: map[string]map[place]bool{}, first: map[string]time.Time{}}
+// one sends a letter and reports whether all that it takes was acknowledged.
+func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *stream, id string, seq int, next letter) bool {
+	m := &sent{id: id, homes: next.homes, topic: next.topic, stream: next.stream, fifo: next.group != "", seq: seq, from: next.from, at: time.Now(),
+		seen: map[string]map[place]bool{}, first: map[string]time.Time{}, turns: map[string][]turn{}, rank: map[string]int{}, never: next.end != noTransaction}
+	out := next.message(id)
+	m.due = out.DeliverAt
 	l.mu.Lock()
 	l.sent[id] = m
 	if next.version > 0 {
@@ -121,25 +147,46 @@ func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *
 		l.versions[next.key][next.version] = false
 	}
 	l.mu.Unlock()
-	out := &rocketmqclient.Message{Topic: next.topic, ID: id, Properties: next.properties, Body: fmt.Appendf(nil, "v%d", next.version)}
+	got, err := producer.Send(context.WithoutCancel(ctx), out)
+	if err == nil && next.end != noTransaction {
+		l.mu.Lock()
+		m.never = next.end == rolledBack
+		l.mu.Unlock()
+		err = producer.EndTransaction(context.WithoutCancel(ctx), next.topic, got, next.end == committed)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		s.failed++
+		return false
+	}
+	s.acked++
+	if s.pulse != nil {
+		s.pulse.beat(time.Now())
+	}
+	m.acked = next.end != rolledBack
+	if next.version > 0 {
+		l.versions[next.key][next.version] = true
+	}
+	return true
+}
+
+// message is what is sent.
+func (next *letter) message(id string) *rocketmqclient.Message {
+	out := &rocketmqclient.Message{Topic: next.topic, ID: id, Properties: next.properties, MessageGroup: next.group, Body: fmt.Appendf(nil, "v%d", next.version)}
 	if next.size > 0 {
 		out.Body = make([]byte, next.size)
 	}
 	if next.key != "" {
 		out.Keys = []string{next.key}
 	}
-	_, err := producer.Send(context.WithoutCancel(ctx), out)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err != nil {
-		s.failed++
-		return
+	if next.delay > 0 {
+		out.DeliverAt = time.Now().Add(next.delay)
 	}
-	s.acked++
-	m.acked = true
-	if next.version > 0 {
-		l.versions[next.key][next.version] = true
+	if next.end != noTransaction {
+		out.Type = pb.MessageType_TRANSACTION
 	}
+	return out
 }
 
 // burst publishes one large letter after another until enough says so. It is
@@ -240,9 +287,19 @@ func (l *ledger) note(zone string, got []*rocketmqclient.Received) {
 		if m.seen[zone] == nil {
 			m.seen[zone] = map[place]bool{}
 			m.first[zone] = time.Now()
+			l.arrivals++
+			m.rank[zone] = l.arrivals
 		}
-		m.seen[zone][place{r.Broker, r.QueueID, r.Offset}] = true
+		m.seen[zone][l.placeOf(r)] = true
 	}
+}
+
+func (l *ledger) placeOf(r *rocketmqclient.Received) place {
+	p := place{r.Broker, r.QueueID, r.Offset}
+	if l.homeOf != nil {
+		p.broker = l.homeOf(r.Broker)
+	}
+	return p
 }
 
 // mark is a moment: what was acknowledged by then, and how far each publisher was.
@@ -328,10 +385,31 @@ func (l *ledger) endPublishing() {
 }
 
 // verdict is every promise that what clients saw breaks: I1 for what was
-// acknowledged, I2 for all, I3 within streams.
+// acknowledged, I2 and I4 for all, I3 within streams, and one message at each place.
 func (l *ledger) verdict() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	var errs []error
+	for _, m := range l.sent {
+		for _, home := range m.homes {
+			if m.acked && len(m.seen[home]) == 0 {
+				errs = append(errs, fmt.Errorf("I1: message %s of %s, sent at %s and acknowledged, did not arrive in %s", m.id, m.topic, stamp(m.at), home))
+			}
+		}
+	}
+	errs = append(errs[:min(len(errs), 20)], l.broken())
+	return errors.Join(errs...)
+}
+
+// soFar is verdict while messages are under way: what is missing is none of it.
+func (l *ledger) soFar() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.broken()
+}
+
+// broken is verdict without what is missing. The caller holds mu.
+func (l *ledger) broken() error {
 	var errs []error
 	for _, s := range l.strays {
 		errs = append(errs, fmt.Errorf("received what was not sent there: %s", s))
@@ -340,19 +418,23 @@ func (l *ledger) verdict() error {
 	for _, m := range l.sent {
 		for _, home := range m.homes {
 			switch n := len(m.seen[home]); {
+			case n > 0 && m.never:
+				errs = append(errs, fmt.Errorf("I4: message %s of %s was not committed and came to %s", m.id, m.topic, home))
 			case n > 1:
 				errs = append(errs, fmt.Errorf("I2: message %s is at %d places of %s: %v", m.id, n, home, m.seen[home]))
-			case n == 0 && m.acked:
-				errs = append(errs, fmt.Errorf("I1: message %s, acknowledged, did not arrive in %s", m.id, home))
 			}
 		}
-		if m.acked && m.stream != "" {
+		if m.acked && m.stream != "" && len(m.seen) > 0 {
 			order[m.stream] = append(order[m.stream], m)
 		}
 	}
 	for name, ms := range order {
 		errs = append(errs, inOrder(name, ms)...)
+		if ms[0].fifo {
+			errs = append(errs, outOfTurn(name, ms)...)
+		}
 	}
+	errs = slices.Concat(errs, l.repeats(), l.early(), l.shared())
 	return errors.Join(errs[:min(len(errs), 20)]...)
 }
 

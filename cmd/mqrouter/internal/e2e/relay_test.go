@@ -28,11 +28,23 @@ type network struct {
 	relays map[string]*relay // "rt-a1 quic"
 	source map[int]string    // port of a node's datagrams -> node; not changed once relays run
 	lost   atomic.Pointer[map[[2]string]bool]
+	// dialler names the node that has dialled a relay's stream from a port, "" when it
+	// cannot be told. nil: nobody asks, and streams of gossip between cities stand still
+	// while any pair of nodes loses.
+	dialler func(port, at int) string
 }
 
 // relayTopology moves the doors of a topology's nodes behind relays, and every
 // port by offset. It returns the text for the nodes.
 func relayTopology(t *testing.T, text string, offset int) (string, *network) {
+	t.Helper()
+	t.Setenv("MQROUTER_BIND", "127.0.0.1")
+	return relayDoors(t, text, offset)
+}
+
+// relayDoors is relayTopology for nodes that are told to bind 127.0.0.1 by whoever
+// starts them.
+func relayDoors(t *testing.T, text string, offset int) (string, *network) {
 	t.Helper()
 	top, err := zone.Parse([]byte(text), "topology")
 	if err != nil {
@@ -57,7 +69,6 @@ func relayTopology(t *testing.T, text string, offset int) (string, *network) {
 	for _, r := range n.relays {
 		r.start(t)
 	}
-	t.Setenv("MQROUTER_BIND", "127.0.0.1")
 	return regexp.MustCompile(`\b127\.0\.0\.1:\d+`).ReplaceAllStringFunc(text, func(addr string) string {
 		if moved[addr] {
 			return fmt.Sprintf("127.0.0.2:%d", shifted(t, addr, offset))
@@ -95,8 +106,8 @@ func (n *network) cut(how int32, doors ...string) {
 }
 
 // lose drops the datagrams from some nodes to others, besides those that are
-// dropped already. Where the streams of gossip between cities come from cannot be
-// told, so they stand still everywhere.
+// dropped already, and has their streams stand still. Without a dialler it cannot be
+// told where streams come from: those of gossip between cities stand still everywhere.
 func (n *network) lose(from, to []string) {
 	lost := map[[2]string]bool{}
 	if before := n.lost.Load(); before != nil {
@@ -109,7 +120,7 @@ func (n *network) lose(from, to []string) {
 	}
 	n.lost.Store(&lost)
 	for name, r := range n.relays {
-		r.hold.Store(strings.HasSuffix(name, " wan"))
+		r.hold.Store(n.dialler == nil && strings.HasSuffix(name, " wan"))
 	}
 }
 
@@ -194,22 +205,26 @@ func (r *relay) streams(ln net.Listener) {
 			if err != nil || !r.keep(out) {
 				return
 			}
+			source := ""
+			if r.net.dialler != nil {
+				source = r.net.dialler(in.RemoteAddr().(*net.TCPAddr).Port, ln.Addr().(*net.TCPAddr).Port)
+			}
 			var both sync.WaitGroup
-			both.Go(func() { r.copy(out, in, cutIn) })
-			both.Go(func() { r.copy(in, out, cutOut) })
+			both.Go(func() { r.copy(out, in, cutIn, [2]string{source, r.node}) })
+			both.Go(func() { r.copy(in, out, cutOut, [2]string{r.node, source}) })
 			both.Wait()
 		})
 	}
 }
 
 // copy passes bytes on unless the direction is cut.
-func (r *relay) copy(dst, src net.Conn, direction int32) {
+func (r *relay) copy(dst, src net.Conn, direction int32, way [2]string) {
 	defer dst.Close()
 	defer src.Close()
 	b := make([]byte, 32<<10)
 	for {
 		n, err := src.Read(b)
-		for (r.cut.Load()&direction != 0 || r.hold.Load()) && !r.ended() {
+		for (r.hold.Load() || r.loses(direction, way[0], way[1])) && !r.ended() {
 			hold(relayPause)
 		}
 		if n > 0 {
@@ -229,7 +244,7 @@ func (r *relay) ended() bool {
 	return r.closed
 }
 
-// loses reports whether a datagram is dropped.
+// loses reports whether a datagram is dropped, and whether a stream stands still.
 func (r *relay) loses(direction int32, from, to string) bool {
 	if r.cut.Load()&direction != 0 {
 		return true

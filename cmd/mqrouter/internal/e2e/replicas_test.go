@@ -23,6 +23,12 @@ var members = []string{"rz-a-1", "rz-a-2", "rz-a-3"}
 // one router a city.
 func newReplicatedCluster(t *testing.T) *cluster {
 	t.Helper()
+	return drawReplicated(t, "topics:\n  - {name: transfer, route: {shard: {property: userId}}}\nconsumer_groups:\n  - {name: credit, topics: [transfer]}\n")
+}
+
+// drawReplicated is newReplicatedCluster with other topics and consumer groups.
+func drawReplicated(t *testing.T, topics string) *cluster {
+	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*clusterNode{}}
 	ports := freePorts(t, 2*5+6*4)
 	next := func() string {
@@ -49,7 +55,7 @@ func newReplicatedCluster(t *testing.T) *cluster {
 		fmt.Fprintf(&b, "    zones:\n      - {name: rz-%s, kind: RZone, standby: none, groups: [{name: rz-%s-g, nodes: [%s]}]}\n", city, city, strings.Join(nodes, ", "))
 		fmt.Fprintf(&b, "      - {name: cz-%s, kind: CZone, groups: [{name: cz-%s-g, nodes: [%s]}]}\n", city, city, broker("cz-"+city+"-1", ""))
 	}
-	b.WriteString("topics:\n  - {name: transfer, route: {shard: {property: userId}}}\nconsumer_groups:\n  - {name: credit, topics: [transfer]}\n")
+	b.WriteString(topics)
 	if err := os.WriteFile(c.topology(), []byte(b.String()), 0o644); err != nil {
 		t.Fatal(err)
 	}
