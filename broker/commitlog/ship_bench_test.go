@@ -123,15 +123,32 @@ func (g *benchGroup) join(i int) *Log {
 	return l
 }
 
-// until waits for the group.
-func (g *benchGroup) until(what string, ok func() bool) {
-	for range 60_000 {
-		if ok() {
-			return
+// awaitInSync waits until as many copies are in sync. The master counts them from when
+// it asks for that, so all that it is given from now on waits for them.
+func (g *benchGroup) awaitInSync(copies int) {
+	ctx, cancel := context.WithTimeout(g.ctx, time.Minute)
+	defer cancel()
+	for t := (coordinator.Term{}); len(t.InSync) < copies; {
+		var err error
+		if t, err = g.book.Watch(ctx, testGroup, t.Version); err != nil {
+			g.b.Fatalf("not in sync after a minute: %+v", g.leader.Status())
 		}
-		time.Sleep(time.Millisecond)
 	}
-	g.b.Fatalf("%s: not after a minute: %+v", what, g.leader.Status())
+}
+
+// awaitSynced waits until a replica has on its disk what the master has committed.
+func (g *benchGroup) awaitSynced(l *Log) {
+	moved := make(chan struct{}, 1)
+	stop := l.Notify(moved)
+	defer stop()
+	late := time.After(time.Minute)
+	for l.Synced() < g.master.Committed() {
+		select {
+		case <-moved:
+		case <-late:
+			g.b.Fatalf("not caught up after a minute: %+v", g.leader.Status())
+		}
+	}
 }
 
 func (g *benchGroup) close() {
@@ -176,7 +193,7 @@ func BenchmarkShippedAppend(b *testing.B) {
 				for i := 1; i < copies; i++ {
 					g.join(i)
 				}
-				g.until("in sync", func() bool { return g.leader.InSync() == copies })
+				g.awaitInSync(copies)
 				b.ReportAllocs()
 				b.SetBytes(1024)
 				b.ResetTimer()
@@ -198,7 +215,7 @@ func BenchmarkCatchUp(b *testing.B) {
 	b.ResetTimer()
 	for range b.N {
 		l := g.join(1)
-		g.until("caught up", func() bool { return l.Synced() >= g.master.Committed() })
+		g.awaitSynced(l)
 		if b.N > 1 {
 			b.Skip("once is enough")
 		}

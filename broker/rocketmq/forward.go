@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/experimental"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/mqrouter/mqrouter/internal/bounds"
 	"github.com/mqrouter/mqrouter/zone"
@@ -106,20 +104,11 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 	}
 	f := &Forwarder{o: o, memory: newMemory(int64(o.MaxRequests)), clients: map[*through]struct{}{}}
 	f.stopping, f.stop = context.WithCancel(context.Background())
-	f.grpc = grpc.NewServer(
+	f.grpc = grpc.NewServer(append(bounded(f.memory, o.MaxStreams),
 		grpc.ForceServerCodecV2(frameCodec{}),
-		grpc.MaxRecvMsgSize(maxRequestBytes),
-		grpc.InTapHandle(f.memory.begin),
-		experimental.BufferPool(f.memory),
 		grpc.ChainStreamInterceptor(f.memory.arriving),
 		grpc.UnknownServiceHandler(f.forward),
-		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
-		grpc.MaxHeaderListSize(64<<10),
-		grpc.ConnectionTimeout(handshakeTime),
-		grpc.WaitForHandlers(true),
-	)
+	)...)
 	return f, nil
 }
 
@@ -136,22 +125,11 @@ func (f *Forwarder) run(ctx context.Context, l net.Listener) error {
 	shared := Options{TLS: f.o.TLS, PlaintextOff: f.o.PlaintextOff, MaxConnections: f.o.MaxConnections, Logger: f.o.Logger}
 	sniff := newSniffer(l, &shared, func(string) {}, newAnswers(int64(f.o.MaxRequests)))
 	f.sniff.Store(sniff)
-	var wg sync.WaitGroup
-	served := make(chan error, 1)
-	wg.Go(func() { served <- f.grpc.Serve(&throughs{Listener: sniff, f: f}) })
-	wg.Go(f.follow)
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-served:
-	}
-	f.stop()
-	stopWithin(f.grpc, f.o.Grace, f.o.Logger)
-	closeErr := sniff.Close() // gRPC has closed it unless Serve never began
-	wg.Wait()
+	serving := serving{grpc: f.grpc, stop: f.stop, grace: f.o.Grace, logger: f.o.Logger}
+	err := serving.run(ctx, &throughs{Listener: sniff, f: f}, f.follow)
 	f.readers.Wait()
-	if err != nil || closeErr != nil {
-		return fmt.Errorf("rocketmq: forward: %w", errors.Join(err, closeErr))
+	if err != nil {
+		return fmt.Errorf("rocketmq: forward: %w", err)
 	}
 	return nil
 }
@@ -189,21 +167,3 @@ func (f *Forwarder) Usage() []bounds.Usage {
 
 // Refused returns how many calls were answered without a master.
 func (f *Forwarder) Refused() uint64 { return f.refused.Load() }
-
-// stopWithin ends a server in good order within a grace period.
-func stopWithin(s *grpc.Server, grace time.Duration, log *slog.Logger) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		s.GracefulStop()
-	}()
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-		log.Warn("calls cut off at shutdown")
-		s.Stop()
-		<-done
-	}
-}

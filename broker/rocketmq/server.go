@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/experimental"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/mqrouter/mqrouter/internal/loglimit"
@@ -80,19 +78,7 @@ func New(o Options) (*Server, error) {
 	if s.guard, err = newGuard(&o, s.stopping.Done()); err != nil {
 		return nil, err
 	}
-	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(pb.Codec),
-		grpc.MaxRecvMsgSize(maxRequestBytes),
-		grpc.InTapHandle(s.memory.begin),
-		experimental.BufferPool(s.memory),
-		grpc.MaxConcurrentStreams(uint32(o.MaxStreams)),
-		// C++ pings every 60 s and Java every 300 s, without calls too.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 20 * time.Second}),
-		grpc.MaxHeaderListSize(64 << 10),
-		grpc.ConnectionTimeout(handshakeTime),
-		grpc.WaitForHandlers(true),
-	}
+	options := append(bounded(s.memory, o.MaxStreams), grpc.ForceServerCodecV2(pb.Codec))
 	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived, s.answers.counted}, []grpc.StreamServerInterceptor{s.memory.arriving, s.answers.entering}
 	if s.guard != nil {
 		unary, streams = append(unary, s.guard.unary), append(streams, s.stream)
@@ -116,28 +102,16 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 func (s *Server) run(ctx context.Context, l net.Listener) error {
 	sniff := newSniffer(l, &s.opts, s.metrics.refuse, s.answers)
 	s.sniff.Store(sniff)
-	var wg sync.WaitGroup
-	served := make(chan error, 1)
-	wg.Go(func() { served <- s.grpc.Serve(sniff) })
-	wg.Go(s.expireLoop)
-	wg.Go(s.goneLoop)
-	wg.Go(s.sweepLoop)
+	loops := []func(){s.expireLoop, s.goneLoop, s.sweepLoop}
 	if s.guard != nil {
-		wg.Go(func() { s.guard.follow(s.stopping) })
+		loops = append(loops, func() { s.guard.follow(s.stopping) })
 	}
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-served:
-	}
-	s.stop()
-	stopWithin(s.grpc, s.opts.Grace, s.opts.Logger)
-	closeErr := sniff.Close() // gRPC has closed it unless Serve never began
-	wg.Wait()
+	serving := serving{grpc: s.grpc, stop: s.stop, grace: s.opts.Grace, logger: s.opts.Logger}
+	err := serving.run(ctx, sniff, loops...)
 	s.readers.Wait()
 	s.metrics.close()
-	if err != nil || closeErr != nil {
-		return fmt.Errorf("rocketmq: serve: %w", errors.Join(err, closeErr))
+	if err != nil {
+		return fmt.Errorf("rocketmq: serve: %w", err)
 	}
 	return nil
 }

@@ -2,11 +2,9 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -124,40 +122,60 @@ const maxPropertyFilters = 32
 
 func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 	mux.HandleFunc("GET /v1/dead-letters", func(w http.ResponseWriter, r *http.Request) {
-		if !atHome(w, r) || !s.admit(w) {
-			return
-		}
-		defer s.dismiss()
 		if !r.URL.Query().Has("queue") {
-			list, err := d.Queues(r.Context())
-			s.answer(w, orEmpty(list), err)
+			none := func(url.Values) (struct{}, error) { return struct{}{}, nil }
+			servePage(s, w, r, none, func(struct{}) ([]DeadLetterQueue, error) {
+				list, err := d.Queues(r.Context())
+				return orEmpty(list), err
+			})
 			return
 		}
-		q, err := parseLetterQuery(r.URL.Query())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		page, err := d.Letters(r.Context(), q)
-		page.Letters = orEmpty(page.Letters)
-		s.answer(w, page, err)
+		servePage(s, w, r, parseLetterQuery, func(q DeadLetterQuery) (DeadLetterPage, error) {
+			page, err := d.Letters(r.Context(), q)
+			page.Letters = orEmpty(page.Letters)
+			return page, err
+		})
 	})
 	mux.HandleFunc("POST /v1/dead-letters/replay", func(w http.ResponseWriter, r *http.Request) {
-		if !s.mayWrite(w, r) || !s.admit(w) {
-			return
-		}
-		defer s.dismiss()
-		var req ReplayRequest
-		if err := readBody(w, r, maxRequest, &req); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		results, err := d.Replay(r.Context(), req)
-		if err == nil {
-			s.log.Info("dead letters replayed", "topic", req.Queue, "letters", len(results), "dry", req.DryRun, "peer", who(r))
-		}
-		s.answer(w, orEmpty(results), err)
+		serveOrder(s, w, r, maxRequest, func(req ReplayRequest) ([]ReplayResult, error) {
+			results, err := d.Replay(r.Context(), req)
+			if err == nil {
+				s.log.Info("dead letters replayed", "topic", req.Queue, "letters", len(results), "dry", req.DryRun, "peer", who(r))
+			}
+			return results, err
+		})
 	})
+}
+
+// servePage answers a query about what the log holds.
+func servePage[Q, P any](s *Server, w http.ResponseWriter, r *http.Request, parse func(url.Values) (Q, error), page func(Q) (P, error)) {
+	if !atHome(w, r) || !s.admit(w) {
+		return
+	}
+	defer s.dismiss()
+	q, err := parse(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p, err := page(q)
+	s.answer(w, p, err)
+}
+
+// serveOrder carries out an order about messages that the log holds, whose body has no
+// more bytes than limit, and answers with what became of each.
+func serveOrder[O, R any](s *Server, w http.ResponseWriter, r *http.Request, limit int64, carryOut func(O) ([]R, error)) {
+	if !s.mayWrite(w, r) || !s.admit(w) {
+		return
+	}
+	defer s.dismiss()
+	var o O
+	if err := readBody(w, r, limit, &o); err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	results, err := carryOut(o)
+	s.answer(w, orEmpty(results), err)
 }
 
 func orEmpty[T any](list []T) []T {
@@ -182,76 +200,42 @@ func (s *Server) dismiss() { <-s.searches }
 
 // values writes the query; parseLetterQuery reads it.
 func (q DeadLetterQuery) values() url.Values {
-	v := url.Values{"queue": {q.Queue}}
-	text := func(key, value string) {
-		if value != "" {
-			v.Set(key, value)
-		}
-	}
-	number := func(key string, n uint64) {
-		if n > 0 {
-			v.Set(key, strconv.FormatUint(n, 10))
-		}
-	}
-	moment := func(key string, t time.Time) {
-		if !t.IsZero() {
-			v.Set(key, t.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	number("from", q.From)
-	number("limit", uint64(max(q.Limit, 0)))
-	number("body", uint64(max(q.Body, 0)))
-	text("id", q.MessageID)
-	text("reason", q.Reason)
-	text("city", q.City)
-	text("destination", q.Destination)
-	text("tag", q.Tag)
-	text("key", q.Key)
+	w := queryWriter{"queue": {q.Queue}}
+	w.number("from", q.From)
+	w.number("limit", uint64(max(q.Limit, 0)))
+	w.number("body", uint64(max(q.Body, 0)))
+	w.text("id", q.MessageID)
+	w.text("reason", q.Reason)
+	w.text("city", q.City)
+	w.text("destination", q.Destination)
+	w.text("tag", q.Tag)
+	w.text("key", q.Key)
 	if len(q.Properties) > 0 {
-		v["property"] = q.Properties
+		w["property"] = q.Properties
 	}
-	moment("since", q.Since)
-	moment("until", q.Until)
-	if q.Pending {
-		v.Set("pending", "true")
-	}
-	return v
+	w.moment("since", q.Since)
+	w.moment("until", q.Until)
+	w.flag("pending", q.Pending)
+	return url.Values(w)
 }
 
 func parseLetterQuery(v url.Values) (DeadLetterQuery, error) {
+	r := queryReader{values: v}
 	q := DeadLetterQuery{
-		Queue: v.Get("queue"), MessageID: v.Get("id"), Reason: v.Get("reason"), City: v.Get("city"),
-		Destination: v.Get("destination"), Pending: v.Get("pending") == "true",
+		Queue: v.Get("queue"), From: r.number("from", 64), Limit: int(r.number("limit", 31)), Body: int(r.number("body", 31)),
+		MessageID: v.Get("id"), Reason: v.Get("reason"), City: v.Get("city"), Destination: v.Get("destination"),
+		Tag: v.Get("tag"), Key: v.Get("key"), Properties: v["property"],
+		Since: r.moment("since"), Until: r.moment("until"), Pending: r.flag("pending"),
 	}
-	q.Tag, q.Key, q.Properties = v.Get("tag"), v.Get("key"), v["property"]
-	var errs []error
 	if len(q.Properties) > maxPropertyFilters {
-		errs = append(errs, fmt.Errorf("%d properties; at most %d are allowed", len(q.Properties), maxPropertyFilters))
+		r.fail(fmt.Errorf("%d properties; at most %d are allowed", len(q.Properties), maxPropertyFilters))
 	}
 	for _, p := range q.Properties {
 		if i := strings.IndexByte(p, '='); i < 1 {
-			errs = append(errs, fmt.Errorf("property %q: write NAME=VALUE", p))
+			r.fail(fmt.Errorf("property %q: write NAME=VALUE", p))
 		}
 	}
-	number := func(key string, bits int) uint64 {
-		if !v.Has(key) {
-			return 0
-		}
-		n, err := strconv.ParseUint(v.Get(key), 10, bits)
-		errs = append(errs, err)
-		return n
-	}
-	moment := func(key string) time.Time {
-		if !v.Has(key) {
-			return time.Time{}
-		}
-		t, err := time.Parse(time.RFC3339Nano, v.Get(key))
-		errs = append(errs, err)
-		return t
-	}
-	q.From, q.Limit, q.Body = number("from", 64), int(number("limit", 31)), int(number("body", 31))
-	q.Since, q.Until = moment("since"), moment("until")
-	return q, errors.Join(errs...)
+	return q, r.err()
 }
 
 // DeadLetterQueues asks a broker for its dead-letter queues.

@@ -2,11 +2,9 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -97,45 +95,31 @@ type OrderResult struct {
 
 func (s *Server) waitingRoutes(mux *http.ServeMux, d Waiting) {
 	mux.HandleFunc("GET /v1/waiting", func(w http.ResponseWriter, r *http.Request) {
-		if !atHome(w, r) || !s.admit(w) {
-			return
-		}
-		defer s.dismiss()
-		q, err := parseWaitingQuery(r.URL.Query())
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		page, err := d.List(r.Context(), q)
-		page.Messages = orEmpty(page.Messages)
-		s.answer(w, page, err)
+		servePage(s, w, r, parseWaitingQuery, func(q WaitingQuery) (WaitingPage, error) {
+			page, err := d.List(r.Context(), q)
+			page.Messages = orEmpty(page.Messages)
+			return page, err
+		})
 	})
 	mux.HandleFunc("POST /v1/waiting/order", func(w http.ResponseWriter, r *http.Request) {
-		if !s.mayWrite(w, r) || !s.admit(w) {
-			return
-		}
-		defer s.dismiss()
-		var o WaitingOrder
-		if err := readBody(w, r, maxOrder, &o); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		by := who(r)
-		if o.Operator != "" {
-			by = o.Operator + " (" + by + ")"
-		}
-		results, err := d.Order(r.Context(), by, o)
-		done := 0
-		for _, res := range results {
-			if res.Outcome == "done" {
-				done++
+		serveOrder(s, w, r, maxOrder, func(o WaitingOrder) ([]OrderResult, error) {
+			by := who(r)
+			if o.Operator != "" {
+				by = o.Operator + " (" + by + ")"
 			}
-		}
-		if done > 0 {
-			s.log.Warn("waiting messages decided about by order of an operator", "what", o.What, "topics", topicsOf(o.Messages), "asked", len(o.Messages), "done", done,
-				"by", by, "why", o.Why)
-		}
-		s.answer(w, orEmpty(results), err)
+			results, err := d.Order(r.Context(), by, o)
+			done := 0
+			for _, res := range results {
+				if res.Outcome == "done" {
+					done++
+				}
+			}
+			if done > 0 {
+				s.log.Warn("waiting messages decided about by order of an operator", "what", o.What, "topics", topicsOf(o.Messages), "asked", len(o.Messages), "done", done,
+					"by", by, "why", o.Why)
+			}
+			return results, err
+		})
 	})
 }
 
@@ -160,48 +144,30 @@ func topicsOf(list []WaitingNamed) string {
 
 // values writes the query; parseWaitingQuery reads it.
 func (q WaitingQuery) values() url.Values {
-	v := url.Values{}
-	for key, text := range map[string]string{"kind": q.Kind, "from": q.From, "topic": q.Topic, "id": q.MessageID} {
-		if text != "" {
-			v.Set(key, text)
-		}
-	}
-	for key, at := range map[string]time.Time{"since": q.Since, "until": q.Until, "due_from": q.DueFrom, "due_until": q.DueUntil} {
-		if !at.IsZero() {
-			v.Set(key, at.UTC().Format(time.RFC3339Nano))
-		}
-	}
-	for key, on := range map[string]bool{"gone": q.Gone, "unreadable": q.Unreadable} {
-		if on {
-			v.Set(key, "true")
-		}
-	}
-	if q.Limit > 0 {
-		v.Set("limit", strconv.Itoa(q.Limit))
-	}
-	return v
+	w := queryWriter{}
+	w.text("kind", q.Kind)
+	w.text("from", q.From)
+	w.number("limit", uint64(max(q.Limit, 0)))
+	w.text("topic", q.Topic)
+	w.text("id", q.MessageID)
+	w.moment("since", q.Since)
+	w.moment("until", q.Until)
+	w.moment("due_from", q.DueFrom)
+	w.moment("due_until", q.DueUntil)
+	w.flag("gone", q.Gone)
+	w.flag("unreadable", q.Unreadable)
+	return url.Values(w)
 }
 
 func parseWaitingQuery(v url.Values) (WaitingQuery, error) {
-	q := WaitingQuery{Kind: v.Get("kind"), From: v.Get("from"), Topic: v.Get("topic"), MessageID: v.Get("id"),
-		Gone: v.Get("gone") == "true", Unreadable: v.Get("unreadable") == "true"}
-	var errs []error
-	for key, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until, "due_from": &q.DueFrom, "due_until": &q.DueUntil} {
-		if text := v.Get(key); text != "" {
-			var err error
-			*at, err = time.Parse(time.RFC3339Nano, text)
-			errs = append(errs, err)
-		}
-	}
-	if text := v.Get("limit"); text != "" {
-		n, err := strconv.ParseUint(text, 10, 31)
-		q.Limit = int(n)
-		errs = append(errs, err)
-	}
+	r := queryReader{values: v}
+	q := WaitingQuery{Kind: v.Get("kind"), From: v.Get("from"), Limit: int(r.number("limit", 31)), Topic: v.Get("topic"), MessageID: v.Get("id"),
+		Since: r.moment("since"), Until: r.moment("until"), DueFrom: r.moment("due_from"), DueUntil: r.moment("due_until"),
+		Gone: r.flag("gone"), Unreadable: r.flag("unreadable")}
 	if q.Kind != KindDelayed && q.Kind != KindUndecided {
-		errs = append(errs, fmt.Errorf("kind %q: write %s or %s", q.Kind, KindDelayed, KindUndecided))
+		r.fail(fmt.Errorf("kind %q: write %s or %s", q.Kind, KindDelayed, KindUndecided))
 	}
-	return q, errors.Join(errs...)
+	return q, r.err()
 }
 
 // Waiting asks a broker for a page of the messages that wait there.
