@@ -89,7 +89,7 @@ func (b *Broker) own(r *record.Record) (commitlog.Entry, error) {
 
 // control encodes a control record.
 func (b *Broker) control(t record.Type, body []byte) (commitlog.Entry, error) {
-	return b.own(&record.Record{Type: t, Shard: record.NoShard, Stored: wallNow(), Body: body})
+	return b.own(&record.Record{Type: t, Shard: record.NoShard, Stored: b.wallNow(), Body: body})
 }
 
 // deliver folds what the log committed. It is called by the log's deliver

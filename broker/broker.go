@@ -91,11 +91,12 @@ type Broker struct {
 
 	held atomic.Pointer[map[subKey]int64] // log bytes that subscriptions hold back, as of the last look; nil before it
 
-	clock     *timer.Clock // by which delayed messages fall due
-	dueBefore atomic.Int64 // the due loop wants to know of what is due before (Unix milliseconds)
-	dueAll    atomic.Bool  // the due loop is to try everything that is blocked
-	timerHold atomic.Int64 // log bytes that delayed messages held back at the last look; -1 before it
-	due       dueStatus    // what the due loop tells of itself
+	clock     *timer.Clock     // by which delayed messages fall due
+	wall      func() time.Time // the wall clock
+	dueBefore atomic.Int64     // the due loop wants to know of what is due before (Unix milliseconds)
+	dueAll    atomic.Bool      // the due loop is to try everything that is blocked
+	timerHold atomic.Int64     // log bytes that delayed messages held back at the last look; -1 before it
+	due       dueStatus        // what the due loop tells of itself
 
 	halves        halves
 	publications  sync.Pool // of *publication
@@ -141,7 +142,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
-		clock: timer.NewClock(o.Wall), liteSeed: maphash.MakeSeed(), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
+		clock: timer.NewClock(o.Wall), wall: o.Wall, liteSeed: maphash.MakeSeed(), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
 		member: o.Member, deposed: make(chan struct{}),
 	}
 	if b.member != nil {

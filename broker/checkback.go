@@ -166,7 +166,7 @@ func (b *Broker) scheduleAll() {
 		left := wait
 		if !from.IsZero() {
 			// Both times are whole milliseconds, rounded down.
-			left = min(max(from.Add(wait+time.Millisecond).Sub(wallNow()), 0), wait)
+			left = min(max(from.Add(wait+time.Millisecond).Sub(b.wallNow()), 0), wait)
 		}
 		b.halves.agenda.Set(h, now+left)
 	}

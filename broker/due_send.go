@@ -166,7 +166,7 @@ func (b *Broker) routeDue(v *view, r *record.Record) error {
 		dest.Group = v.group // as Publish does
 	}
 	kept := *r
-	b.recordOf(r, v, t, &m, &dest, wallNow())
+	b.recordOf(r, v, t, &m, &dest, b.wallNow())
 	r.Flags, r.Properties, r.Priority, r.ExpireAt = kept.Flags, kept.Properties, kept.Priority, kept.ExpireAt
 	if r.Target == "" {
 		return nil

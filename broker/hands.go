@@ -103,7 +103,7 @@ func (b *Broker) newHands(sub *subscription, first uint64) *hands {
 		Group: key.group, Topic: key.topic,
 		MaxAttempts: b.maxAttempts(key, sub.topic), MaxInFlight: inFlight,
 		FirstDelivery: first, InOrder: h.order == groupOrder || h.order == liteOrder, Chosen: h.order == liteOrder, Priority: h.order == priorityOrder, Alive: b.isAlive, Kick: b.kick,
-	}, b.state.progress.State(key.group, key.topic), b.now(), wallNow())
+	}, b.state.progress.State(key.group, key.topic), b.now(), b.wallNow())
 	h.setMarks(b.state.progress)
 	sub.hands = h
 	h.advance(sub.topic)

@@ -107,7 +107,7 @@ func (b *Broker) forgetUnused(ctx context.Context, info *zone.TopicInfo) error {
 // unused returns lite topics whose time is over, and those that made room for others,
 // which have used 0. more reports that there are others.
 func (b *Broker) unused(info *zone.TopicInfo) (t *topic, gone []liteTopic, more bool) {
-	now := wallNow()
+	now := b.wallNow()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if t = b.state.topics[info.Name]; t == nil || t.lite == nil {

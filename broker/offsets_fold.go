@@ -86,7 +86,7 @@ func (b *Broker) takeResets() {
 		}
 		if st, ok := b.state.progress.QueueState(r.sub.key.group, r.sub.key.topic, r.queue); ok {
 			h.setMarks(b.state.progress)
-			h.disp.Reset(&st, b.now(), wallNow())
+			h.disp.Reset(&st, b.now(), b.wallNow())
 		}
 	}
 	b.state.resets = b.state.resets[:0]

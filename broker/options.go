@@ -30,7 +30,8 @@ type Options struct {
 	ChangeOf ChangeOf
 	// Member makes it one of a group with replicas; nil = the group's only one.
 	Member *Member
-	// Wall reads the wall clock by which delayed messages fall due; nil = the system's.
+	// Wall reads the wall clock: by it delayed messages fall due, old records are
+	// dropped, and records say when they were stored; nil = the system's.
 	Wall   func() time.Time
 	Limits Limits
 
@@ -136,6 +137,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Meter == nil {
 		o.Meter = metricnoop.NewMeterProvider().Meter("")
+	}
+	if o.Wall == nil {
+		o.Wall = wallNow
 	}
 	l := &o.Limits
 	l.SnapshotBytes = orDefault(l.SnapshotBytes, 256<<20)

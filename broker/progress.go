@@ -140,7 +140,7 @@ func (b *Broker) collectHands(h *hands) []*op { return b.progressOps(b.collectFr
 
 func (b *Broker) collectFrom(h *hands, held bool, parts []collected) []collected {
 	undo := func(g consumer.GroupDelta) { h.disp.Restore(g) }
-	now, wall := b.now(), wallNow()
+	now, wall := b.now(), b.wallNow()
 	if g, ok := h.disp.Collect(now, wall); ok {
 		parts = append(parts, collected{h.topic, g, undo})
 	}

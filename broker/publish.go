@@ -18,8 +18,13 @@ import (
 // copy of it carries in addition (bytes).
 const headroom = 8 << 10
 
-// wallNow is the time that records carry. Nothing is decided by it.
-func wallNow() time.Time { return time.Now() }
+// wallNow is the time that records carry. Nothing is decided by it but what is old
+// enough to be dropped.
+func (b *Broker) wallNow() time.Time { return b.wall() }
+
+// wallNow is the system's wall clock, without a monotonic reading that would hide
+// that it was set.
+func wallNow() time.Time { return time.Now().Round(0) }
 
 // Publish stores the messages in one append and waits until they are committed
 // and folded. out has one element a message; it takes the result of each,
@@ -46,7 +51,7 @@ func (b *Broker) Publish(ctx context.Context, msgs []Message, out []PublishResul
 // publishHere is Publish for messages that this group stores.
 func (b *Broker) publishHere(ctx context.Context, v *view, msgs []Message, out []PublishResult) error {
 	p := b.publication(len(msgs))
-	stored := wallNow()
+	stored := b.wallNow()
 	for i := range msgs {
 		out[i] = PublishResult{Offset: -1}
 		if v.once && b.recognize(v, &msgs[i], &out[i], stored, p) {

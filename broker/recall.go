@@ -271,7 +271,7 @@ func (b *Broker) appendRecall(ctx context.Context, topic zone.Topic, id string, 
 
 // recallRecord makes the record of a recall, which an operator may have ordered.
 func (b *Broker) recallRecord(topic zone.Topic, id string, body recallBody, order Order) (commitlog.Entry, error) {
-	return b.own(&record.Record{Type: record.TypeRecall, Topic: topic, MessageID: id, Shard: record.NoShard, Stored: wallNow(),
+	return b.own(&record.Record{Type: record.TypeRecall, Topic: topic, MessageID: id, Shard: record.NoShard, Stored: b.wallNow(),
 		Cause: order.append(nil), Body: body.append(nil)})
 }
 

@@ -143,7 +143,7 @@ func (b *Broker) receiptsOf(t *topic, n int) (*receipts, bool) {
 		return nil, false
 	}
 	v := b.view.Load()
-	r := &receipts{b: b, v: v, t: t, to: v.topics[t.receipts], queue: n, now: wallNow(), givenUp: givenUp{}}
+	r := &receipts{b: b, v: v, t: t, to: v.topics[t.receipts], queue: n, now: b.wallNow(), givenUp: givenUp{}}
 	var subs []*subscription
 	r.due, subs = b.state.due(t, n)
 	for _, sub := range subs {

@@ -235,7 +235,7 @@ func (b *Broker) backToQueue(v *view, d *DeadLetter, r *record.Record) (string, 
 	if sub == nil {
 		return "", refuse(KindGroupUnknown, "the consumer group does not consume the topic here any more")
 	}
-	r.Type, r.Topic, r.Queue, r.Identity, r.Stored = record.TypeMessage, c.Topic, uint16(c.Queue), record.Identity{}, wallNow()
+	r.Type, r.Topic, r.Queue, r.Identity, r.Stored = record.TypeMessage, c.Topic, uint16(c.Queue), record.Identity{}, b.wallNow()
 	r.RouteEpoch, r.Attempt = v.topo.Epoch, 0
 	return fmt.Sprintf("%s for %s in %s", c.Topic, c.Group, v.zone.Name), nil
 }
@@ -268,7 +268,7 @@ func (b *Broker) routeAnew(v *view, topic zone.Topic, r *record.Record) (string,
 		dest.Group = v.group // as Publish does
 	}
 	props := r.Properties
-	b.recordOf(r, v, t, &m, &dest, wallNow())
+	b.recordOf(r, v, t, &m, &dest, b.wallNow())
 	r.Properties = props
 	if r.Target == "" {
 		return fmt.Sprintf("%s in %s", t.info.Name, v.zone.Name), nil

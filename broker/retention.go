@@ -12,7 +12,7 @@ func (b *Broker) trimLoop() {
 	b.loop(b.limits.TrimEvery, nil, func() time.Duration {
 		trim := b.trimFollowing
 		if b.serves() {
-			trim = func() error { return b.trim(wallNow()) }
+			trim = func() error { return b.trim(b.wallNow()) }
 		}
 		if err := trim(); err != nil && b.ctx.Err() == nil {
 			b.logger.Warn("trim failed", "group", string(b.self), "err", err)

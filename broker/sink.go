@@ -140,7 +140,7 @@ func (s *sink) judge(l *flow.Landing, o *op) (entries []commitlog.Entry, t *land
 	v := s.view.Load()
 	env := record.Envelope{
 		Flow: l.Flow, Lineage: l.Lineage, LineageEpoch: l.LineageEpoch,
-		Hops: l.Hops, Path: l.Path, OriginCursor: l.OriginCursor, Landed: wallNow(),
+		Hops: l.Hops, Path: l.Path, OriginCursor: l.OriginCursor, Landed: s.b().wallNow(),
 	}
 	if len(l.Records) == 0 {
 		env.Number, env.Through, env.Outcome, env.Reason, env.Lineages = l.First, l.Through, l.Outcome, l.Reason, lineagesOf(l)

@@ -46,7 +46,7 @@ type TransactionStatus struct {
 // fillTransactions copies what waits for decisions. mu is held.
 func (b *Broker) fillTransactions(st *Status) {
 	st.Decided = b.state.halves.Totals()
-	now := wallNow()
+	now := b.wallNow()
 	for _, s := range b.state.halves.Summaries() {
 		st.Transactions = append(st.Transactions, TransactionStatus{Topic: s.Topic, Pending: s.Pending,
 			Oldest: max(now.Sub(s.Oldest), 0), Checked: s.Checked, Alone: b.halves.check.lonely[s.Topic]})
@@ -154,7 +154,7 @@ func (b *Broker) Status() Status {
 	}
 	st.Timers = b.timerStatus()
 	oldest := b.fillStatus(&st)
-	now := wallNow()
+	now := b.wallNow()
 	for i, n := range oldest {
 		if n.index == nil {
 			continue
@@ -177,7 +177,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 	defer b.mu.RUnlock()
 	s := b.state
 	st.Lineage, st.Counts, st.Log.Snapshot = s.epoch, s.counts, b.snapAt
-	now := wallNow()
+	now := b.wallNow()
 	for _, name := range sortedKeys(s.topics) {
 		t := s.topics[name]
 		ts := TopicStatus{Topic: name, Declared: t.declared, Lite: b.liteStatus(t, now)}

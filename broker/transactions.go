@@ -288,7 +288,7 @@ func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identit
 // message's id, unless the message cannot be read.
 func (b *Broker) prepareRollback(h *transaction.Half, o *op, order Order) error {
 	body := rollbackBody{h.Key}
-	r := record.Record{Type: record.TypeRollback, Shard: record.NoShard, Stored: wallNow(), Cause: order.append(nil), Body: body.append(nil)}
+	r := record.Record{Type: record.TypeRollback, Shard: record.NoShard, Stored: b.wallNow(), Cause: order.append(nil), Body: body.append(nil)}
 	if order.given() {
 		if v, err := b.readHalf(h); err == nil {
 			r.Topic, r.MessageID = h.Topic, string(v.MessageID())

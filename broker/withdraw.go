@@ -32,7 +32,7 @@ func (b *Broker) Withdraw(ctx context.Context, group zone.Group, dry bool) ([]Wi
 	if declared {
 		return nil, &Error{Op: "withdraw", Kind: KindInvalid, Text: fmt.Sprintf("topology %s has the group %s: what waits for it is not given up by hand; take it out of the topology first, or see at_budget", b.Topology().Epoch, group)}
 	}
-	now := wallNow()
+	now := b.wallNow()
 	for i, n := range oldest {
 		if e, err := n.index.Get(n.from); err == nil {
 			if v, err := b.readRecord(e); err == nil {

@@ -68,7 +68,9 @@ file.`,
 		for _, v := range config.UnreadVariables(os.Environ()) {
 			log.Warn("environment variable is not one that mqrouter reads", "node", cfg.Name, "variable", v.Name, "near", v.Near)
 		}
-		err = run(c.Context(), cfg, node.Options{Version: Version(), Logger: log})
+		o := node.Options{Version: Version(), Logger: log}
+		disturb(cfg, &o)
+		err = run(c.Context(), cfg, o)
 		if c.Context().Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // told to stop while it was still starting
 		}

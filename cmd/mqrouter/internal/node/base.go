@@ -36,9 +36,11 @@ const meterName = "github.com/mqrouter/mqrouter"
 
 // Options are what a node gets from its process besides its configuration.
 type Options struct {
-	Version string        // shown in the status
-	Logger  *slog.Logger  // required
-	FS      disk.FS       // nil: the operating system's
+	Version string       // shown in the status
+	Logger  *slog.Logger // required
+	FS      disk.FS      // nil: the operating system's
+	// Wall reads the wall clock for a broker's store; nil: the operating system's.
+	Wall    func() time.Time
 	Ready   func()        // called once, when the node serves; nil: nobody asks
 	Limits  broker.Limits // of a broker; zero values are its defaults
 	Network Network       // nil: the operating system's

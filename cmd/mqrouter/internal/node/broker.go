@@ -70,7 +70,7 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		}
 	}
 	n.cfg.Limits.Set(&o.Limits)
-	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
+	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Wall: o.Wall, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
 		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf})
 	if err != nil {
 		return err

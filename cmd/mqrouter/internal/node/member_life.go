@@ -58,7 +58,7 @@ func (m *memberNode) oneLife(ctx context.Context) error {
 func (l *life) open(ctx context.Context) error {
 	m := l.m
 	var err error
-	l.broker, err = broker.Open(ctx, broker.Options{FS: m.o.FS, Limits: m.o.Limits, Dir: m.cfg.DataDir, Node: m.self,
+	l.broker, err = broker.Open(ctx, broker.Options{FS: m.o.FS, Wall: m.o.Wall, Limits: m.o.Limits, Dir: m.cfg.DataDir, Node: m.self,
 		Topology: m.topologyNow(), Logger: m.log, Meter: m.meter(), Tracer: m.tracer(), ChangeOf: changeOf,
 		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync,
 			Begin: func() record.Position { return record.Position(l.begin.Load()) }}})
