@@ -83,7 +83,9 @@ type Standing struct {
 	// Leads is the epoch that the member leads or is about to lead; 0 = none. A member
 	// leads an epoch only when the term of the same epoch named it and its log, at its
 	// start, had no lineage of that epoch or above: a process that finds the lineage of
-	// its own epoch in its log was started again, and waits for another election.
+	// its own epoch in its log was started again, and waits for another election. So does
+	// one whose first term names it already, and one whose log is of another store than
+	// the term's: the log that was elected may be gone, with all that it had.
 	// Saying 0 after having led gives the lease back: such a member has stopped
 	// answering before it says so.
 	Leads uint64 `json:"leads"`

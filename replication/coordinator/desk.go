@@ -103,6 +103,10 @@ func (d *Desk) Renew(now time.Time, g Group, t Term, s Standing) Lease {
 		return Lease{}
 	}
 	switch {
+	case t.Incarnation != 0 && s.Incarnation != t.Incarnation:
+		// The master's disk was emptied or exchanged: what it led with is gone. The lease
+		// runs out, in case that this is a second node of the same name.
+		seat.closed = true
 	case s.Leads == t.Epoch && !seat.closed:
 		seat.until = later(seat.until, now.Add(d.timing.Lease+d.timing.Margin))
 		return Lease{Epoch: t.Epoch, Duration: d.timing.Lease}

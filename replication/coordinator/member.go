@@ -93,6 +93,11 @@ func (m *Member) Observe(t Term) {
 	m.mu.Lock()
 	newer := t.Version > m.term.Version
 	if newer {
+		if m.term.Version == 0 && t.Master == m.o.Node && t.Epoch > 1 {
+			// Another process of this node was elected, for the log that it had then. What
+			// became of the log since, nobody knows: this one waits to be elected itself.
+			m.down = max(m.down, t.Epoch)
+		}
 		m.term = t
 		close(m.changed)
 		m.changed = make(chan struct{})
@@ -165,6 +170,9 @@ func (m *Member) renew(ctx context.Context) {
 	}
 	m.mu.Unlock()
 	s := m.o.Standing() // after the term was looked at: Seen says so
+	if seen.Incarnation != 0 && s.Incarnation != seen.Incarnation {
+		leads = 0 // the store that was elected is gone; this one only has its name
+	}
 	s.Node, s.Seen, s.Leads = m.o.Node, seen.Version, leads
 	asked := m.o.Now()
 	t, l, err := m.o.Coordinator.Renew(ctx, m.o.Group, s)
