@@ -37,7 +37,7 @@ func (s *Server) RecallMessage(ctx context.Context, req *pb.RecallMessageRequest
 
 // recall returns the topic when it is known, and the id of what was recalled.
 func (s *Server) recall(ctx context.Context, req *pb.RecallMessageRequest) (known zone.Topic, id string, st *pb.Status) {
-	if _, st := clientID(ctx); st != nil {
+	if _, st := s.caller(ctx); st != nil {
 		return "", "", st
 	}
 	name, st := topicName(ctx, req.GetTopic())

@@ -29,7 +29,7 @@
 //
 // What a push consumer received is renewed while it lives. Its end is seen by its
 // goodbye, by its Telemetry stream that breaks and does not come back within seconds,
-// or by its silence (gone.go); the Store is told, and what it held comes back as another
+// or by its silence, for each call is life (gone.go); the Store is told, and what it held comes back as another
 // attempt. Its acknowledgements count until then. A client that is slow, with an open
 // stream or heartbeats, keeps what it has.
 //

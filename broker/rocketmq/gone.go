@@ -17,9 +17,10 @@ import (
 //   - A client without a stream, as after a restart of this server, is silent for
 //     aliveTTL; one with a stream for clientTTL.
 //
-// A new stream counts as life, and so do heartbeats, receives, pulls, settlements and
-// subscriptions; sends and decisions about transactions do not. A client that pauses for less than
-// that, as in a garbage collection, keeps its stream and so what it holds.
+// A new stream counts as life, and so does each call: heartbeats, sends, decisions about
+// transactions, receives, settlements, questions for routes and all others. A client that
+// pauses for less than that, as in a garbage collection, keeps its stream and so what it
+// holds.
 
 // goneEvery is how often it is looked for them.
 const goneEvery = 500 * time.Millisecond

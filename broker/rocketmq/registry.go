@@ -112,6 +112,17 @@ func (r *registry) see(id string, kind pb.ClientType) (info clientInfo, known bo
 	return next, true
 }
 
+// heard notes that a client was heard of, if it is known: who only sends takes no place
+// in the registry. Every send passes here.
+func (r *registry) heard(id string) {
+	r.mu.RLock()
+	c := r.clients[id]
+	r.mu.RUnlock()
+	if c != nil {
+		c.lastSeen.Store(r.now())
+	}
+}
+
 // add returns the client, made if the limit allows; the caller holds mu.
 func (r *registry) add(id string, info clientInfo) *client {
 	if c := r.clients[id]; c != nil {

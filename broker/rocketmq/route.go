@@ -151,7 +151,7 @@ func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb
 
 // seek judges who asks, and looks up the topic that is named.
 func (s *Server) seek(ctx context.Context, topic *pb.Resource) (t *zone.Topology, z *zone.ZoneInfo, sub subject, st *pb.Status) {
-	if _, st = clientID(ctx); st != nil {
+	if _, st = s.caller(ctx); st != nil {
 		return nil, nil, sub, st
 	}
 	name, st := topicName(ctx, topic)

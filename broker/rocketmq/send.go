@@ -67,7 +67,7 @@ func (s *Server) SendMessage(ctx context.Context, req *pb.SendMessageRequest) (*
 
 // sendTopic judges the request as a whole and returns its topic.
 func (s *Server) sendTopic(ctx context.Context, msgs []*pb.Message) (*zone.TopicInfo, *pb.Status) {
-	if _, st := clientID(ctx); st != nil {
+	if _, st := s.caller(ctx); st != nil {
 		return nil, st
 	}
 	switch {

@@ -149,6 +149,16 @@ func clientID(ctx context.Context) (string, *pb.Status) {
 	return v[0], nil
 }
 
+// caller is clientID for calls that do not tell what the caller is: a client that is
+// known was heard of with it, one that is not stays unknown.
+func (s *Server) caller(ctx context.Context) (string, *pb.Status) {
+	id, st := clientID(ctx)
+	if st == nil {
+		s.clients.heard(id)
+	}
+	return id, st
+}
+
 // fullName puts the namespace before a resource's name, as RocketMQ does: the
 // resource's own, else the one of the header.
 func fullName(ctx context.Context, r *pb.Resource) string {

@@ -33,7 +33,7 @@ func (s *Server) EndTransaction(ctx context.Context, req *pb.EndTransactionReque
 
 // endTransaction names the topic in the key when there is such a topic.
 func (s *Server) endTransaction(ctx context.Context, req *pb.EndTransactionRequest, key *setKey) *pb.Status {
-	if _, st := clientID(ctx); st != nil {
+	if _, st := s.caller(ctx); st != nil {
 		return st
 	}
 	topic, st := topicName(ctx, req.GetTopic())
