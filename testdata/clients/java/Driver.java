@@ -15,6 +15,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -208,10 +209,20 @@ public final class Driver {
     private static MessageListener listener(String name, JsonObject r) {
         int fail = r.has("fail") ? r.get("fail").getAsInt() : 0;
         long hold = r.has("hold") ? r.get("hold").getAsLong() : 0;
+        int free = r.has("stall") ? r.get("stall").getAsInt() : Integer.MAX_VALUE;
+        AtomicInteger begun = new AtomicInteger();
         Map<String, Integer> seen = new ConcurrentHashMap<>();
         return m -> {
             long began = System.currentTimeMillis();
             try {
+                if (begun.getAndIncrement() >= free) {
+                    JsonObject stall = new JsonObject();
+                    stall.addProperty("event", "stall");
+                    stall.addProperty("client", name);
+                    stall.add("message", describe(m));
+                    emit(stall);
+                    new CountDownLatch(1).await();
+                }
                 Thread.sleep(hold);
             } catch (InterruptedException e) {
                 return ConsumeResult.FAILURE;

@@ -12,7 +12,7 @@ const transactions = new Map();
 const emit = value => process.stdout.write(JSON.stringify(value) + '\n');
 
 // logger keeps the client from writing to the home folder.
-const log = (...a) => process.env.VERBOSE && console.error(...a);
+const log = (...a) => console.error(new Date().toISOString(), ...a);
 const logger = { info() {}, debug() {}, warn: log, error: log, close() {} };
 
 const common = r => ({
@@ -44,9 +44,14 @@ const sleep = milliseconds => new Promise(resolve => setTimeout(resolve, millise
 // listener fails, takes its time and tells as the request says.
 function listener(r) {
   const seen = new Map();
+  let begun = 0;
   return {
     async consume(m) {
       const began = Date.now();
+      if (r.stall !== undefined && begun++ >= r.stall) {
+        emit({ event: 'stall', client: r.client, message: describe(m) });
+        await new Promise(() => {});
+      }
       if (r.hold) await sleep(r.hold);
       const n = (seen.get(m.messageId) ?? 0) + 1;
       seen.set(m.messageId, n);

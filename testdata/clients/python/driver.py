@@ -1,4 +1,5 @@
 """Drives the official RocketMQ 5 client for Python; see ../PROTOCOL.md."""
+import asyncio
 import base64
 import collections
 import hashlib
@@ -15,6 +16,7 @@ from rocketmq import (ClientConfiguration, ConsumeResult, Credentials,
                       MessageListener, Producer, PushConsumer, SimpleConsumer,
                       TransactionChecker, TransactionResolution)
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.client.connection import RpcClient
 
 clients = {}
 received = {}
@@ -59,10 +61,15 @@ class Listener(MessageListener):
 
     def __init__(self, r):
         self.client, self.fail, self.hold = r["client"], r.get("fail", 0), r.get("hold", 0)
+        self.free = r.get("stall")
+        self.begun = itertools.count()
         self.seen = collections.Counter()
 
     def consume(self, message):
         began = time.time_ns() // 1_000_000
+        if self.free is not None and next(self.begun) >= self.free:
+            emit({"event": "stall", "client": self.client, "message": describe(message)})
+            threading.Event().wait()
         time.sleep(self.hold / 1000)
         self.seen[message.message_id] += 1
         ok = self.seen[message.message_id] > self.fail
@@ -226,6 +233,10 @@ OPERATIONS["liteTopics"] = lite_topics
 
 
 def serve(r):
+    # The client opens its Telemetry stream in this thread when the route has come
+    # before it asks what to do then: without an event loop that fails, and a consumer
+    # gives up its start after 10 s. An application's main thread has one.
+    asyncio.set_event_loop(RpcClient.get_channel_io_loop())
     try:
         answer = OPERATIONS[r["op"]](r)
     except Exception as e:  # whatever the client throws is an answer
@@ -233,6 +244,7 @@ def serve(r):
     emit({"id": r["id"], **answer})
 
 
+RpcClient()  # the event loop of all clients begins with the first
 emit({"event": "ready", "language": "python", "version": importlib.metadata.version("rocketmq-python-client")})
 for line in sys.stdin:
     threading.Thread(target=serve, args=(json.loads(line),), daemon=True).start()

@@ -135,6 +135,7 @@ type stage struct {
 	d        *driver
 	at       func(port int) string // address of a documented client port
 	apache   *comparison           // with what mqrouter does; nil when this is mqrouter
+	admin    []string              // environment of `mqrouter` to ask it; nil when this is not mqrouter
 	scenario string
 	leave    bool // clients are not closed, they end with their driver
 	clients  int  // made until now
@@ -151,7 +152,11 @@ func play(t *testing.T, scenes []scenario, stageOf func(t *testing.T, name strin
 			free <- struct{}{}
 			beside.Go(func() {
 				defer func() { <-free }()
-				t.Run(name, func(t *testing.T) { s.run(stageOf(t, name)) })
+				t.Run(name, func(t *testing.T) {
+					s, stage := s, stageOf(t, name)
+					defer stage.report()
+					s.run(stage)
+				})
 			})
 		}
 	}
@@ -180,6 +185,25 @@ func (s *stage) to() map[string]string {
 		user = "20250065"
 	}
 	return map[string]string{"userId": user, "accountId": user, "memberId": user, "payerId": user}
+}
+
+// plain is a topic of kind normal with nothing special about it, and the properties
+// that its messages need to get to the scenario's consumers.
+func (s *stage) plain() (topic string, to map[string]string) {
+	if s.far() {
+		return "transfer", s.to()
+	}
+	return "orders", nil
+}
+
+// with returns properties with others added to them.
+func with(to, more map[string]string) map[string]string {
+	all := maps.Clone(more)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, to)
+	return all
 }
 
 // rz01 and the like are the documented client ports of the sample's zones.

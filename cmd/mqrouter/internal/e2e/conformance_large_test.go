@@ -104,9 +104,10 @@ func (s *stage) takenByGo(topic, id string, size int) {
 
 // empty sends a body of no bytes: it is refused, and the producer goes on.
 func empty(s *stage) {
-	push := s.consumer("push", rz01, "orders", s.tag())
-	producer := s.producer(rz01, "orders")
-	s.refused(producer, message{topic: "orders", tag: s.tag()}, "body")
-	sent := []string{s.send(producer, message{topic: "orders", body: "the next one", tag: s.tag()})}
+	topic, to := s.plain()
+	push := s.consumer("push", s.there(), topic, s.tag())
+	producer := s.producer(rz01, topic)
+	s.refused(producer, message{topic: topic, tag: s.tag(), properties: to}, "body")
+	sent := []string{s.send(producer, message{topic: topic, body: "the next one", tag: s.tag(), properties: to})}
 	s.same("push", s.pushed(push, 1), sent)
 }

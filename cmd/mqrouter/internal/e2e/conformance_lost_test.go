@@ -148,18 +148,19 @@ func (s *stage) attemptsRepeated(r *clientRelay) {
 // lostAck loses the answers to acknowledgements: what was acknowledged does not
 // come again, whether the client says it again or not.
 func lostAck(s *stage) {
+	topic, to := s.plain()
 	r := s.relay()
 	there := map[string]any{"endpoint": r.at(s.there())}
-	push := s.consumer("push", s.there(), "orders", s.tag(), there)
-	producer := s.producer(rz01, "orders")
+	push := s.consumer("push", s.there(), topic, s.tag(), there)
+	producer := s.producer(rz01, topic)
 	r.lose("AckMessage", cut, silent)
 	var sent []string
 	for i := range 3 {
-		sent = append(sent, s.send(producer, message{topic: "orders", body: fmt.Sprint(i), tag: s.tag()}))
+		sent = append(sent, s.send(producer, message{topic: topic, body: fmt.Sprint(i), tag: s.tag(), properties: to}))
 	}
 	s.same("push", s.pushed(push, len(sent)), sent)
 
-	simple := s.consumer("simple", s.there(), "orders", s.tag(), there)
+	simple := s.consumer("simple", s.there(), topic, s.tag(), there)
 	got := map[string]seen{}
 	for end := time.Now().Add(waitMost); len(got) < len(sent) && time.Now().Before(end); {
 		for _, m := range s.receive(simple, 12*time.Second) {

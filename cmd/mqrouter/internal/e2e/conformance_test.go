@@ -49,7 +49,7 @@ func TestOfficialClients(t *testing.T) {
 				}
 				driver := startDriver(t, l, "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH="+filepath.Join(d.dir, "pki", "ca.pem"))
 				play(t, scenarios, func(t *testing.T, name string) *stage {
-					return &stage{T: t, d: driver, at: d.addr, scenario: name}
+					return &stage{T: t, d: driver, at: d.addr, admin: d.env(), scenario: name}
 				})
 			})
 		}
@@ -106,15 +106,16 @@ func overTLS(s *stage) {
 
 // tagFilter asks for two tags of three.
 func tagFilter(s *stage) {
+	topic, to := s.plain()
 	tag := s.tag()
 	filter := tag + "-a || " + tag + "-b"
-	push := s.consumer("push", rz01, "orders", filter)
-	simple := s.consumer("simple", rz01, "orders", filter)
-	producer := s.producer(rz01, "orders")
+	push := s.consumer("push", s.there(), topic, filter)
+	simple := s.consumer("simple", s.there(), topic, filter)
+	producer := s.producer(rz01, topic)
 	var sent []string
 	for i := range 9 {
 		kind := "abc"[i%3 : i%3+1]
-		if id := s.send(producer, message{topic: "orders", body: kind, tag: tag + "-" + kind}); kind != "c" {
+		if id := s.send(producer, message{topic: topic, body: kind, tag: tag + "-" + kind, properties: to}); kind != "c" {
 			sent = append(sent, id)
 		}
 	}
@@ -127,9 +128,10 @@ func tagFilter(s *stage) {
 
 // content sends what is awkward and compares every field.
 func content(s *stage) {
-	push := s.consumer("push", rz01, "orders", s.tag())
-	simple := s.consumer("simple", rz01, "orders", s.tag())
-	producer := s.producer(rz01, "orders")
+	topic, to := s.plain()
+	push := s.consumer("push", s.there(), topic, s.tag())
+	simple := s.consumer("simple", s.there(), topic, s.tag())
+	producer := s.producer(rz01, topic)
 	many := map[string]string{}
 	for i := range 64 {
 		many[fmt.Sprint("property-", i)] = strings.Repeat("v", i+1)
@@ -143,11 +145,11 @@ func content(s *stage) {
 		{body: strings.Repeat("compressible ", 10_000)},
 		{body: "\xff\xfe\x00\x1f\x8b not text"},
 	} {
-		m.topic, m.tag = "orders", s.tag()
+		m.topic, m.tag, m.properties = topic, s.tag(), with(to, m.properties)
 		want[s.send(producer, m)] = m
 	}
 	// As a client that compresses would send it: receivers see what was inside.
-	packed := message{body: strings.Repeat("inside ", 1000), tag: s.tag()}
+	packed := message{topic: topic, body: strings.Repeat("inside ", 1000), tag: s.tag(), properties: to}
 	want[s.sendGzip(packed)] = packed
 
 	for who, got := range map[string]map[string]seen{"push": s.pushed(push, len(want)), "simple": s.take(simple, len(want))} {
@@ -173,7 +175,7 @@ func content(s *stage) {
 // sendGzip publishes with Go, compressed.
 func (s *stage) sendGzip(m message) string {
 	s.Helper()
-	p, err := rocketmqclient.NewProducer(s.Context(), rocketmqclient.Config{Endpoint: s.at(rz01)}, "orders")
+	p, err := rocketmqclient.NewProducer(s.Context(), rocketmqclient.Config{Endpoint: s.at(rz01)}, m.topic)
 	s.must("start a producer", err)
 	defer p.Close()
 	var b bytes.Buffer
@@ -182,7 +184,7 @@ func (s *stage) sendGzip(m message) string {
 		s.Fatal(err)
 	}
 	s.must("compress", w.Close())
-	r, err := p.Send(s.Context(), &rocketmqclient.Message{Topic: "orders", Body: b.Bytes(), Tag: m.tag, Encoding: pb.Encoding_GZIP})
+	r, err := p.Send(s.Context(), &rocketmqclient.Message{Topic: m.topic, Body: b.Bytes(), Tag: m.tag, Properties: m.properties, Encoding: pb.Encoding_GZIP})
 	s.must("send", err)
 	return r.MessageID
 }
@@ -190,12 +192,13 @@ func (s *stage) sendGzip(m message) string {
 // retry fails two deliveries of each message: it comes again with its attempts
 // counted, and is consumed once.
 func retry(s *stage) {
-	push := s.consumer("push", rz01, "orders", s.tag(), map[string]any{"fail": 2})
-	simple := s.consumer("simple", rz01, "orders", s.tag())
-	producer := s.producer(rz01, "orders")
+	topic, to := s.plain()
+	push := s.consumer("push", s.there(), topic, s.tag(), map[string]any{"fail": 2})
+	simple := s.consumer("simple", s.there(), topic, s.tag())
+	producer := s.producer(rz01, topic)
 	var sent []string
 	for range 3 {
-		sent = append(sent, s.send(producer, message{topic: "orders", body: "fails twice", tag: s.tag()}))
+		sent = append(sent, s.send(producer, message{topic: topic, body: "fails twice", tag: s.tag(), properties: to}))
 	}
 	done := map[string]seen{}
 	attempts := map[string][]int{}
@@ -227,10 +230,11 @@ func retry(s *stage) {
 // deadLetter fails every delivery: after the group's last attempt the message is
 // in the group's dead-letter topic, whole, and is not delivered any more.
 func deadLetter(s *stage) {
-	push := s.consumer("push", rz01, "orders", s.tag(), map[string]any{"fail": 99})
-	producer := s.producer(rz01, "orders")
-	sent := []string{s.send(producer, message{topic: "orders", body: "poison", tag: s.tag(), keys: []string{"k"}, properties: map[string]string{"p": "v"}})}
-	letters := s.consumer("simple", rz01, "%DLQ%"+groupName(s.d.lang, s.scenario, "push"), "*")
+	topic, to := s.plain()
+	push := s.consumer("push", s.there(), topic, s.tag(), map[string]any{"fail": 99})
+	producer := s.producer(rz01, topic)
+	sent := []string{s.send(producer, message{topic: topic, body: "poison", tag: s.tag(), keys: []string{"k"}, properties: with(to, map[string]string{"p": "v"})})}
+	letters := s.consumer("simple", s.there(), "%DLQ%"+groupName(s.d.lang, s.scenario, "push"), "*")
 	got := s.take(letters, len(sent))
 	s.same("dead letters", got, sent)
 	if m := got[sent[0]]; string(m.Body) != "poison" || m.Properties["p"] != "v" || !slices.Equal(m.Keys, []string{"k"}) || m.Tag != s.tag() {
@@ -244,9 +248,10 @@ func deadLetter(s *stage) {
 // invisible shortens a delivery's time: the message comes again, its old handle is
 // void and the new one good.
 func invisible(s *stage) {
-	simple := s.consumer("simple", rz01, "orders", s.tag())
-	producer := s.producer(rz01, "orders")
-	id := s.send(producer, message{topic: "orders", body: "later", tag: s.tag()})
+	topic, to := s.plain()
+	simple := s.consumer("simple", s.there(), topic, s.tag())
+	producer := s.producer(rz01, topic)
+	id := s.send(producer, message{topic: topic, body: "later", tag: s.tag(), properties: to})
 	next := func() seen {
 		for end := time.Now().Add(waitMost); time.Now().Before(end); {
 			if got := s.receive(simple, time.Minute); len(got) > 0 {

@@ -68,7 +68,7 @@ func transaction(s *stage) {
 // transactionEndedTwice ends transactions again: the first decision holds, a
 // repetition of it is no error and the opposite is one.
 func transactionEndedTwice(s *stage) {
-	simple := s.consumer("simple", rz01, transactionTopic, s.tag())
+	simple := s.consumer("simple", s.there(), transactionTopic, s.tag())
 	producer := s.transactional(transactionTopic)
 	m := message{topic: transactionTopic, body: "once", tag: s.tag(), properties: s.to()}
 	commit, first := s.half(producer, m)
@@ -115,7 +115,7 @@ func transactionChecks(s *stage) {
 
 // transactionUnresolved never tells: the checks end, and the message is not delivered.
 func transactionUnresolved(s *stage) {
-	simple := s.consumer("simple", rz01, checked(s.d.lang), s.tag())
+	simple := s.consumer("simple", s.there(), checked(s.d.lang), s.tag())
 	id, _ := s.half(s.transactional(checked(s.d.lang)), s.asked("unknown"))
 	var times int
 	for end := time.Now().Add(waitMost); time.Now().Before(end); {

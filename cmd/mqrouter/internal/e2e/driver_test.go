@@ -20,8 +20,8 @@ import (
 // (testdata/clients/PROTOCOL.md). `make needs` fetches and builds what that takes.
 type language struct {
 	name  string
-	lacks func(t *testing.T) string // what is missing; empty: nothing
-	start func(t *testing.T) (program string, args []string)
+	lacks func(t *testing.T) string                                       // what is missing; empty: nothing
+	start func(t *testing.T, home string) (program string, args []string) // the client logs into home
 	// script is how a program of the README is run: the name of its file there,
 	// the language of its block, and the command, to which the file is added.
 	script func(t *testing.T) (file, block, program string, args []string)
@@ -86,7 +86,7 @@ func lacksNode(t *testing.T) string {
 	return lacksFile(filepath.Join(clientsDir(t), "node", "node_modules", "rocketmq-client-nodejs"), "the npm package rocketmq-client-nodejs")
 }
 
-func nodeDriver(t *testing.T) (string, []string) {
+func nodeDriver(t *testing.T, _ string) (string, []string) {
 	return "node", []string{filepath.Join(clientsDir(t), "node", "driver.mjs")}
 }
 
@@ -99,7 +99,7 @@ func python(t *testing.T) string {
 
 func lacksPython(t *testing.T) string { return lacksFile(python(t), "the Python client") }
 
-func pythonDriver(t *testing.T) (string, []string) {
+func pythonDriver(t *testing.T, _ string) (string, []string) {
 	return python(t), []string{filepath.Join(clientsDir(t), "python", "driver.py")}
 }
 
@@ -121,25 +121,26 @@ func lacksJava(t *testing.T) string {
 	return lacksFile(driver, "the Java client")
 }
 
-func javaDriver(t *testing.T) (string, []string) {
+func javaDriver(t *testing.T, logs string) (string, []string) {
 	home, driver := javaHome(t)
-	return "java", append(javaFlags(t), "-cp", filepath.Join(home, "lib", "*")+string(os.PathListSeparator)+driver, "Driver")
+	return "java", append(javaFlags(logs), "-cp", filepath.Join(home, "lib", "*")+string(os.PathListSeparator)+driver, "Driver")
 }
 
 func javaScript(t *testing.T) (string, string, string, []string) {
 	home, _ := javaHome(t)
-	return "Pay.java", "java", "java", append(javaFlags(t), "-cp", filepath.Join(home, "lib", "*"))
+	return "Pay.java", "java", "java", append(javaFlags(t.TempDir()), "-cp", filepath.Join(home, "lib", "*"))
 }
 
 // javaFlags keep a JVM small and its log files out of the home folder.
-func javaFlags(t *testing.T) []string {
-	return []string{"-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=1", "-Duser.home=" + t.TempDir()}
+func javaFlags(home string) []string {
+	return []string{"-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=1", "-Duser.home=" + home}
 }
 
 // driver is a running driver.
 type driver struct {
 	*process
 	lang  language
+	home  string // the client's log files are below
 	stdin io.WriteCloser
 
 	sending sync.Mutex     // of lines to stdin
@@ -150,7 +151,8 @@ type driver struct {
 	calls   map[int]chan json.RawMessage            // guarded by mu: requests without an answer
 	pushed  map[string][]delivery                   // guarded by mu: what push consumers got, by client
 	checks  map[string][]string                     // guarded by mu: what checkers answered, by message id
-	changed chan struct{}                           // guarded by mu: closed and renewed when pushed or checks grow
+	stalls  map[string][]seen                       // guarded by mu: deliveries that will not end, by client
+	changed chan struct{}                           // guarded by mu: closed and renewed when pushed, checks or stalls grow
 	ready   chan struct{ Language, Version string } // its first line
 }
 
@@ -195,15 +197,15 @@ func (e *clientError) Error() string { return e.Name + ": " + e.Text }
 // prints its error output.
 func startDriver(t *testing.T, l language, env ...string) *driver {
 	t.Helper()
-	program, args := l.start(t)
+	home := t.TempDir()
+	program, args := l.start(t, home)
 	d := &driver{
-		process: &process{name: l.name + " driver", hit: map[string]chan struct{}{}, done: make(chan struct{})}, lang: l,
-		calls: map[int]chan json.RawMessage{}, pushed: map[string][]delivery{}, checks: map[string][]string{}, changed: make(chan struct{}),
+		process: &process{name: l.name + " driver", hit: map[string]chan struct{}{}, done: make(chan struct{})}, lang: l, home: home,
+		calls: map[int]chan json.RawMessage{}, pushed: map[string][]delivery{}, checks: map[string][]string{}, stalls: map[string][]seen{}, changed: make(chan struct{}),
 		ready: make(chan struct{ Language, Version string }, 1),
 	}
 	d.cmd = exec.Command(program, args...)
-	// The Python client logs into the home folder.
-	d.cmd.Env = append(append(os.Environ(), "HOME="+t.TempDir()), env...)
+	d.cmd.Env = append(append(os.Environ(), "HOME="+home), env...)
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	d.cmd.Stderr = d.process
 	d.cmd.WaitDelay = 5 * time.Second
@@ -265,6 +267,14 @@ func (d *driver) read(stdout io.Reader) {
 				fmt.Fprintf(d.process, "%v: %s\n", err, line)
 			}
 			d.pushed[v.Client] = append(d.pushed[v.Client], v)
+			close(d.changed)
+			d.changed = make(chan struct{})
+		case head.Event == "stall":
+			var v delivery
+			if err := json.Unmarshal(line, &v); err != nil {
+				fmt.Fprintf(d.process, "%v: %s\n", err, line)
+			}
+			d.stalls[v.Client] = append(d.stalls[v.Client], v.Message)
 			close(d.changed)
 			d.changed = make(chan struct{})
 		case head.Event == "check":
@@ -345,6 +355,14 @@ func (d *driver) deliveries(client string) ([]delivery, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return append([]delivery(nil), d.pushed[client]...), d.changed
+}
+
+// stalled returns the deliveries of a push consumer that will not end, and a channel
+// that closes when there are more.
+func (d *driver) stalled(client string) ([]seen, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]seen(nil), d.stalls[client]...), d.changed
 }
 
 // checked returns what the checker of a transaction's producer has answered until
