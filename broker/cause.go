@@ -22,7 +22,8 @@ const (
 const CauseDue CauseKind = 4
 
 // CauseStranded is the Cause of a dead letter in ParkedTopic: a delayed message whose
-// topic the topology did not have when it was due, nor topicGrace later (Reason).
+// topic the topology did not have topicGrace after it was due, nor in all of the
+// topicGrace before (Reason).
 // Bucket and Offset name where it waited, and Original is its identity.
 const CauseStranded CauseKind = 7
 

@@ -93,7 +93,7 @@
 //     recall count and ignores what follows. So no crash and no restart delivers it
 //     twice or never. Nothing of it leaves the zone before: its route is resolved
 //     when it is due, and it has no place in the order of its flow until then. One
-//     whose topic is gone for ten minutes after that is a dead letter.
+//     whose topic is gone ten minutes after that, and for as long, is a dead letter.
 //   - Offsets of a queue are in log order. A broadcast topic has one order:
 //     that of its landings, in queue 0.
 //

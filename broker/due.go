@@ -2,11 +2,13 @@ package broker
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/broker/timer"
 	"github.com/mqrouter/mqrouter/internal/loglimit"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // Bounds of the due loop.
@@ -28,8 +30,9 @@ const (
 	// dueRest is how long the loop waits after the log refused an append.
 	dueRest = time.Second
 	// topicGrace is how long after its time a message still waits for its topic, which
-	// the topology has no more: long enough to see the slip and to take it back. Then
-	// it becomes a dead letter.
+	// the topology has no more, and how long the topic has to be away: long enough to
+	// see the slip and to take it back, also for what something else has kept until
+	// then. After both it becomes a dead letter.
 	topicGrace = 10 * time.Minute
 )
 
@@ -43,16 +46,17 @@ type dueLoop struct {
 	near    int64             // buckets that begin before are looked through (Unix milliseconds)
 	read    map[uint64]uint64 // by bucket: entries below are looked at
 	blocked *blocked
-	rest    time.Time      // monotonic: no append before
-	held    string         // why the log refused the last append; empty when it did not
-	unread  string         // why a bucket cannot be read; empty when all can
-	told    loglimit.Limit // lines about dead letters
+	rest    time.Time                // monotonic: no append before
+	held    string                   // why the log refused the last append; empty when it did not
+	unread  string                   // why a bucket cannot be read; empty when all can
+	missing map[zone.Topic]time.Time // since when topics of due messages are seen to be away; monotonic
+	told    loglimit.Limit           // lines about dead letters
 	buf     [1024]queue.Entry
 }
 
 // dueLoop runs until the broker closes.
 func (b *Broker) dueLoop() {
-	d := &dueLoop{b: b, window: timer.NewWindow(dueWindow), read: map[uint64]uint64{}, blocked: newBlocked(),
+	d := &dueLoop{b: b, window: timer.NewWindow(dueWindow), read: map[uint64]uint64{}, blocked: newBlocked(), missing: map[zone.Topic]time.Time{},
 		told: loglimit.Limit{Lines: 1, Window: time.Minute}}
 	b.loop(0, b.dueKick, d.step)
 }
@@ -63,6 +67,7 @@ func (d *dueLoop) step() time.Duration {
 	if d.b.dueAll.Swap(false) {
 		d.blocked.hurry()
 	}
+	d.found()
 	d.look(now)
 	if time.Until(d.rest) <= 0 {
 		d.fire(now)
@@ -70,6 +75,23 @@ func (d *dueLoop) step() time.Duration {
 	}
 	d.tell(now)
 	return d.sleep(now)
+}
+
+// found forgets since when topics are away that are back. A topology that is put in force
+// wakes the loop (dueAll).
+func (d *dueLoop) found() {
+	v := d.b.view.Load()
+	maps.DeleteFunc(d.missing, func(t zone.Topic, _ time.Time) bool { return v.topics[t] != nil })
+}
+
+// givesUp reports whether a message that was due then waits for its topic no longer.
+func (d *dueLoop) givesUp(t zone.Topic, due int64) bool {
+	since, ok := d.missing[t]
+	if !ok {
+		since = time.Now()
+		d.missing[t] = since
+	}
+	return d.b.clock.Now().UnixMilli()-due >= topicGrace.Milliseconds() && time.Since(since) >= topicGrace
 }
 
 // refused notes why nothing can be delivered for a while.

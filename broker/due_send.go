@@ -29,14 +29,14 @@ type dueSend struct {
 // was stored, as far as is known; should they be stored after all, the fold ignores
 // the copies that follow.
 func (d *dueLoop) send(refs []timer.Ref) (left []timer.Ref, stored int, err error) {
-	b, v := d.b, d.b.view.Load()
+	v := d.b.view.Load()
 	var batch dueSend
 	for i, r := range refs {
 		index := d.waiting(r)
 		if index == nil {
 			continue
 		}
-		e, obstacle := b.dueCopy(v, r, index)
+		e, obstacle := d.copy(v, r, index)
 		if obstacle != nil {
 			if d.waiting(r) != nil { // else it was carried meanwhile, or recalled
 				d.blocked.put(r, *obstacle)
@@ -102,9 +102,10 @@ func (d *dueLoop) append(s *dueSend, stored *int) error {
 	return nil
 }
 
-// dueCopy makes the record that delivers a message: as it was published, but routed
+// copy makes the record that delivers a message: as it was published, but routed
 // by the topology in force. When its topic is gone for good it makes a dead letter.
-func (b *Broker) dueCopy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, *obstacle) {
+func (d *dueLoop) copy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, *obstacle) {
+	b := d.b
 	entry, err := index.Get(ref.Number)
 	var waited record.View
 	var r record.Record
@@ -127,7 +128,7 @@ func (b *Broker) dueCopy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, 
 		if err != nil {
 			return dueEntry{}, &obstacle{topic: r.Topic, kind: unreadable, text: err.Error()}
 		}
-	case KindOf(err) == KindTopicUnknown && b.clock.Now().UnixMilli()-ref.Due >= topicGrace.Milliseconds():
+	case KindOf(err) == KindTopicUnknown && d.givesUp(r.Topic, ref.Due):
 		cause.Kind, cause.Topic, cause.Reason, out.gone = CauseStranded, r.Topic, record.ReasonUnknownTopic, true
 		out.entry, err = b.copyTo(ParkedTopic, waited, &cause)
 		if err != nil {

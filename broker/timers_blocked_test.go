@@ -96,6 +96,48 @@ func TestDueMessagesWaitForTheirTopic(t *testing.T) {
 	})
 }
 
+// A city is down for longer than the grace of a topic, and then the topic is taken away by
+// a slip: what waits for the city is given the whole grace from then on, and no more.
+func TestTopicGraceBeginsWhenTheTopicIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		with := func(n int) []string { e := epoch(n); return e[:] }
+		w := newWorld(t, delayed(t, small...), testLimits(), "rz02-a-1", "rz03-a-1")
+		defer w.close()
+		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
+		to.down()
+		for i := range 300 {
+			from.publish(from.later("transfer", fmt.Sprint(i), time.Minute+time.Duration(i)*10*time.Millisecond, "userId", "50"))
+		}
+		time.Sleep(time.Minute + 2*topicGrace)
+		waits := from.Status().Timers.Pending
+		if waits == 0 {
+			t.Fatalf("nothing is beyond the budget: %+v", from.Status().Timers)
+		}
+		away := func(n int, d time.Duration) {
+			t.Helper()
+			if err := from.ApplyTopology(t.Context(), withoutTransfer(t, with(n)...)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(d)
+			synctest.Wait()
+		}
+		for n := 2; n < 8; n += 2 { // slips that are taken back in time do not add up
+			away(n, topicGrace-time.Second)
+			if got := from.Status().Timers.Pending; got != waits {
+				t.Fatalf("%d of %d messages wait yet, before their topic was away for %s", got, waits, topicGrace)
+			}
+			if err := from.ApplyTopology(t.Context(), delayed(t, append(with(n+1), small...)...)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Second)
+		}
+		away(8, topicGrace+time.Minute)
+		if got := from.Status().Timers.Pending; got != 0 {
+			t.Errorf("%d messages wait yet, and their topic is away for good", got)
+		}
+	})
+}
+
 // One of fifty messages of a batch cannot be delivered: the others are, once, and it
 // is later.
 func TestD5_OneBlockedDueMessageHoldsNoneUp(t *testing.T) {
