@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -60,7 +61,7 @@ func (c *CheckBack) Sent() {
 	b.mu.Lock()
 	if !c.h.Decided() {
 		c.h.Asked++
-		b.halves.asked[c.h.Key] = c.h.Asked
+		b.halves.asked[c.h.Key] = c.h
 	}
 	b.mu.Unlock()
 	b.metrics.tx.checked(c.Topic)
@@ -70,7 +71,8 @@ func (c *CheckBack) Sent() {
 // Lost says that the check reached nobody: its stream ended before it was written or,
 // when Sent was called, before its client can have read it. It does not count then, and
 // somebody is asked soon. As many checks of a half message as its topic asks for may be
-// lost so; those beyond count, since a producer may end because of the check.
+// lost so; those beyond count, since a producer may end because of the check. What was
+// lost becomes durable a little later.
 func (c *CheckBack) Lost(sent bool) {
 	b := c.b
 	terms := b.termsOf(c.Topic)
@@ -81,6 +83,8 @@ func (c *CheckBack) Lost(sent bool) {
 	}
 	if sent {
 		c.h.Lost++
+		b.halves.asked[c.h.Key] = c.h
+		poke(b.kick)
 	}
 	b.halves.agenda.Set(c.h, time.Duration(b.now())+min(checkAgain, terms.Interval))
 	poke(b.halves.check.kick)
@@ -152,6 +156,10 @@ func (b *Broker) schedule() {
 // scheduleAll puts every half message that the restored fold knows on the agenda. What
 // is left of its present wait is known by the wall clock only: one that was set back
 // makes it at most the whole wait again.
+//
+// Whether the last check of the process before was read is not known, nor whether its
+// answer found nobody here. If no other is left it is forgiven, as Lost forgives one: a
+// half message is parked only after a question that this process has asked.
 func (b *Broker) scheduleAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,6 +175,10 @@ func (b *Broker) scheduleAll() {
 		if !from.IsZero() {
 			// Both times are whole milliseconds, rounded down.
 			left = min(max(from.Add(wait+time.Millisecond).Sub(b.wallNow()), 0), wait)
+		}
+		if terms := b.termsOf(h.Topic); h.Asked-h.Lost >= terms.Checks && h.Lost < min(h.Asked, terms.Checks) {
+			h.Lost++
+			b.halves.asked[h.Key] = h
 		}
 		b.halves.agenda.Set(h, now+left)
 	}
@@ -318,34 +330,22 @@ func (b *Broker) unreadableHalf(h *transaction.Half, err error) {
 // collectChecks returns the record of all checks that are not logged yet, if any.
 func (b *Broker) collectChecks() []*op {
 	b.mu.Lock()
-	asked := b.halves.asked
-	if len(asked) == 0 {
-		b.mu.Unlock()
-		return nil
+	list := make([]checkedItem, 0, len(b.halves.asked))
+	for k, h := range b.halves.asked {
+		list = append(list, checkedItem{k, h.Asked, min(h.Lost, h.Asked)})
 	}
-	b.halves.asked = map[transaction.Key]int{}
+	b.halves.asked = map[transaction.Key]*transaction.Half{}
 	b.mu.Unlock()
 	var ops []*op
-	var items []checkedItem
-	flush := func() {
-		list := items
+	for items := range slices.Chunk(list, maxCheckedItems) {
 		o := &op{finished: func(err error) {
 			if err != nil {
-				b.restoreChecks(list)
+				b.restoreChecks(items)
 			}
 		}}
-		if o = b.sealOp(o, record.TypeChecked, appendChecked(nil, list)); o != nil {
+		if o = b.sealOp(o, record.TypeChecked, appendChecked(nil, items)); o != nil {
 			ops = append(ops, o)
 		}
-		items = nil
-	}
-	for k, n := range asked {
-		if items = append(items, checkedItem{k, n}); len(items) == maxCheckedItems {
-			flush()
-		}
-	}
-	if len(items) > 0 {
-		flush()
 	}
 	return ops
 }
@@ -357,8 +357,8 @@ func (b *Broker) restoreChecks(items []checkedItem) {
 	b.metrics.progressFailed()
 	b.mu.Lock()
 	for _, it := range items {
-		if b.state.halves.Get(it.key) != nil {
-			b.halves.asked[it.key] = max(b.halves.asked[it.key], it.checks)
+		if h := b.state.halves.Get(it.key); h != nil {
+			b.halves.asked[it.key] = h // its numbers only rise
 		}
 	}
 	b.mu.Unlock()

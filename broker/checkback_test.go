@@ -26,6 +26,7 @@ type asker struct {
 	counts  map[string]int
 	queued  []*CheckBack // kept instead of written, when hold
 	hold    bool
+	lose    int // so many of the next checks are written to streams that end unread
 }
 
 // producers connects the station with an asker. The checks are answered outside the
@@ -70,6 +71,10 @@ func (a *asker) write(c *CheckBack) {
 	a.counts[id]++
 	a.asked = append(a.asked, fmt.Sprintf("%s at %v", id, time.Since(a.began)))
 	c.Sent()
+	if a.lose > 0 {
+		a.lose--
+		c.Lost(true)
+	}
 }
 
 // answer sets what becomes of the next checks.
@@ -181,16 +186,39 @@ func TestMessageBringsItsImmunity(t *testing.T) {
 // The number of checks survives a restart, and so does the present wait; a power cut
 // repeats the last few checks at most. Nothing is asked early.
 func TestChecksAreCountedOverRestarts(t *testing.T) {
-	for name, again := range map[string]func(*station, *disk.Mem){
-		"restart": func(s *station, _ *disk.Mem) { s.restart() },
-		"from a snapshot": func(s *station, _ *disk.Mem) {
+	outlived(t, func(t *testing.T, again func(*station)) {
+		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, quickTerms), testLimits())
+		a := s.producers()
+		s.half("pay", "m")
+		time.Sleep(2 * time.Second) // in its immunity time
+		again(s)
+		a.connect()
+		time.Sleep(38 * time.Second) // two checks, and the time to log them
+		again(s)
+		a.connect()
+		time.Sleep(10 * time.Minute)
+		a.want("m at 6.001s", "m at 36.001s", "m at 1m6.052s") // by times in the log, rounded up
+		if d := s.Status().Decided; d.Parked != 1 {
+			t.Errorf("decided %+v", d)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// outlived restarts a station in each way.
+func outlived(t *testing.T, test func(t *testing.T, again func(*station))) {
+	for name, again := range map[string]func(*station){
+		"restart": (*station).restart,
+		"from a snapshot": func(s *station) {
 			if err := s.snapshot(s.t.Context()); err != nil {
 				s.t.Fatal(err)
 			}
 			s.restart()
 		},
-		"power cut": func(s *station, mem *disk.Mem) {
-			kept := mem.Crash(rng(9))
+		"power cut": func(s *station) {
+			kept := s.fs.(*disk.Mem).Crash(rng(9))
 			if err := s.Close(); err != nil {
 				s.t.Fatal(err)
 			}
@@ -199,29 +227,58 @@ func TestChecksAreCountedOverRestarts(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				mem := disk.NewMem()
-				s := open(t, mem, "rz02-a-1", txSample(t, quickTerms), testLimits())
-				a := s.producers()
-				s.half("pay", "m")
-				time.Sleep(2 * time.Second) // in its immunity time
-				again(s, mem)
-				mem = s.fs.(*disk.Mem)
-				a.connect()
-				time.Sleep(38 * time.Second) // two checks, and the time to log them
-				again(s, mem)
-				a.connect()
-				time.Sleep(10 * time.Minute)
-				a.want("m at 6.001s", "m at 36.001s", "m at 1m6.052s") // by times in the log, rounded up
-				if d := s.Status().Decided; d.Parked != 1 {
-					t.Errorf("decided %+v", d)
-				}
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
-			})
+			synctest.Test(t, func(t *testing.T) { test(t, again) })
 		})
 	}
+}
+
+// Checks that nobody can have read park no half message, whatever restarts: here all of
+// a topic's are lost, and then its producer is asked as often as the topic says.
+func TestForgivenChecksAreForgivenOverRestarts(t *testing.T) {
+	outlived(t, func(t *testing.T, again func(*station)) {
+		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, quickTerms), testLimits())
+		a := s.producers()
+		a.lose = 3
+		s.half("pay", "m")
+		time.Sleep(8500 * time.Millisecond) // checks at 6, 7 and 8 s
+		if got := a.soFar(); len(got) != 3 {
+			t.Fatalf("checks %v", got)
+		}
+		again(s)
+		a.connect()
+		time.Sleep(time.Hour)
+		if got := a.soFar(); len(got) != 6 || s.Status().Decided.Parked != 1 {
+			t.Errorf("checks %v, decided %+v; want three that were lost, three that were not, and the message parked", got, s.Status().Decided)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Whether the last check of a broker that was stopped was read, nobody knows: one more
+// is asked, and no more than a topic's checks are forgiven so, however often it restarts.
+func TestNoHalfMessageIsParkedWithoutAQuestion(t *testing.T) {
+	outlived(t, func(t *testing.T, again func(*station)) {
+		s := open(t, disk.NewMem(), "rz02-a-1", txSample(t, quickTerms), testLimits())
+		a := s.producers()
+		s.half("pay", "m")
+		time.Sleep(70 * time.Second) // all three checks
+		for n := 3; n <= 6; n++ {
+			if got := a.soFar(); len(got) != n || s.Status().Decided.Parked != 0 {
+				t.Fatalf("after %d restarts: checks %v, decided %+v", n-3, got, s.Status().Decided)
+			}
+			again(s)
+			a.connect()
+			time.Sleep(31 * time.Second) // the rest of the wait, and the check
+		}
+		if got := a.soFar(); len(got) != 6 || s.Status().Decided.Parked != 1 {
+			t.Errorf("checks %v, decided %+v; want it parked after three that were forgiven", got, s.Status().Decided)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // A check for which no producer is connected counts for nothing, however long it

@@ -51,7 +51,7 @@ func (e *BodyError) Error() string {
 //	TypeRecall           version u8 = 1 | bucket uvarint, number uvarint; its Cause, when an operator ordered it: version u8 = 16 | by str, why str
 //	TypeHalf             the message; its Cause: version u8 = 1 | immunity ms uvarint
 //	TypeRollback         version u8 = 1 | epoch uvarint, position uvarint of the half message; its Cause as that of TypeRecall
-//	TypeChecked          version u8 = 1 | n, each half message: epoch uvarint, position uvarint, checks uvarint
+//	TypeChecked          version u8 = 2 | n, each half message: epoch uvarint, position uvarint, checks uvarint, of these forgiven uvarint (not in version 1)
 const (
 	topologyVersion = 1
 	topologyOnward  = 2 // with what is served onward; written only when there is something
@@ -66,7 +66,8 @@ const (
 	recallVersion   = 1
 	termsVersion    = 1
 	rollbackVersion = 1
-	checkedVersion  = 1
+	checkedVersion  = 2
+	checkedPlain    = 1 // without what is forgiven; only read
 )
 
 const (

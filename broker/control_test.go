@@ -83,7 +83,7 @@ func goldenCarriedTimer() carriedBody {
 }
 
 func goldenChecked() []checkedItem {
-	return []checkedItem{{transaction.Key{Epoch: 7, Position: 4096}, 3}, {transaction.Key{Epoch: 8, Position: 64}, 15}}
+	return []checkedItem{{transaction.Key{Epoch: 7, Position: 4096}, 3, 0}, {transaction.Key{Epoch: 8, Position: 64}, 15, 5}}
 }
 
 var bodies = []struct {
@@ -187,4 +187,19 @@ func FuzzControlBodies(f *testing.F) {
 			_, _ = c.read(b)
 		}
 	})
+}
+
+// A record of checks without what is forgiven is read as one that forgives nothing.
+func TestChecksOfVersion1AreRead(t *testing.T) {
+	b, err := hex.DecodeString("01020780200308400f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := goldenChecked()
+	for i := range want {
+		want[i].forgiven = 0
+	}
+	if got, err := parseChecked(b); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, %v", got, err)
+	}
 }

@@ -133,10 +133,11 @@ func (s *state) applyRollback(body []byte) (placement, error) {
 	return placement{ok: s.halves.Decide(r.key, transaction.RolledBack)}, nil
 }
 
-// checkedItem says how many checks of a half message have reached a producer.
+// checkedItem says how many checks of a half message were written to a producer, and
+// how many of them nobody can have read.
 type checkedItem struct {
-	key    transaction.Key
-	checks int
+	key              transaction.Key
+	checks, forgiven int
 }
 
 func appendChecked(dst []byte, items []checkedItem) []byte {
@@ -146,27 +147,32 @@ func appendChecked(dst []byte, items []checkedItem) []byte {
 	for _, it := range items {
 		e.key(it.key)
 		e.uint(uint64(it.checks))
+		e.uint(uint64(it.forgiven))
 	}
 	return e.b
 }
 
 func parseChecked(b []byte) ([]checkedItem, error) {
 	d := decoder{b: b}
-	if v := d.byte(); v != checkedVersion {
-		return nil, &BodyError{What: "checks of half messages", Version: v}
+	version := d.byte()
+	if version != checkedVersion && version != checkedPlain {
+		return nil, &BodyError{What: "checks of half messages", Version: version}
 	}
 	var items []checkedItem
 	for range d.count() {
 		it := checkedItem{key: d.key()}
-		n := d.uint()
-		if n > maxChecked {
+		n, forgiven := d.uint(), uint64(0)
+		if version == checkedVersion {
+			forgiven = d.uint()
+		}
+		if n > maxChecked || forgiven > n {
 			d.bad = true
 		}
-		it.checks = int(n)
+		it.checks, it.forgiven = int(n), int(forgiven)
 		items = append(items, it)
 	}
 	if !d.ok() {
-		return nil, &BodyError{What: "checks of half messages", Version: checkedVersion}
+		return nil, &BodyError{What: "checks of half messages", Version: version}
 	}
 	return items, nil
 }
@@ -180,7 +186,7 @@ func (s *state) applyChecked(body []byte, at time.Time) error {
 		return err
 	}
 	for _, it := range items {
-		s.halves.Checked(it.key, it.checks, at)
+		s.halves.Checked(it.key, it.checks, it.forgiven, at)
 	}
 	return nil
 }

@@ -33,16 +33,16 @@ func (r Resolution) outcome() transaction.Outcome {
 // halves are what a broker keeps of half messages beside the fold's table.
 type halves struct {
 	sealer   *transaction.Sealer
-	agenda   transaction.Agenda                // guarded by Broker.mu
-	deciding map[transaction.Key]chan struct{} // decisions that are being appended; guarded by Broker.mu
-	asked    map[transaction.Key]int           // checks that are not logged yet; guarded by Broker.mu
+	agenda   transaction.Agenda                    // guarded by Broker.mu
+	deciding map[transaction.Key]chan struct{}     // decisions that are being appended; guarded by Broker.mu
+	asked    map[transaction.Key]*transaction.Half // those with checks that are not logged yet; guarded by Broker.mu
 	arriving arriving
 	refused  atomic.Uint64 // half messages for which there was no room
 	check    checkState
 }
 
 func newHalves() halves {
-	return halves{deciding: map[transaction.Key]chan struct{}{}, asked: map[transaction.Key]int{},
+	return halves{deciding: map[transaction.Key]chan struct{}{}, asked: map[transaction.Key]*transaction.Half{},
 		check: checkState{kick: make(chan struct{}, 1), lonely: map[zone.Topic]bool{}}}
 }
 

@@ -29,9 +29,10 @@
 //
 // A snapshot of a Table, integers unsigned varints unless marked:
 //
-//	version u8 = 2 | committed, rolled back, parked, repeated |
+//	version u8 = 3 | committed, rolled back, parked, repeated |
 //	n topics: length, name |
 //	n half messages, ascending by position: position, epoch, where it is, its size,
-//	    topic (index in the list), stored ms, immunity ms, checks, last check ms (not in version 1) |
+//	    topic (index in the list), stored ms, immunity ms, checks, last check ms (not in version 1),
+//	    checks that are forgiven (not in versions 1 and 2) |
 //	n decisions, in order: position, epoch, outcome u8
 package transaction

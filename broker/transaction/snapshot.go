@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	snapshotVersion = 2
-	snapshotNoLast  = 1 // without the times of last checks
+	snapshotVersion    = 3
+	snapshotNoForgiven = 2 // without the checks that nobody read
+	snapshotNoLast     = 1 // without the times of last checks either
 )
 
 // About how many bytes a half message and a decision take in a snapshot, so that its
 // memory is asked for once.
 const (
-	halfBytes    = 38
+	halfBytes    = 39
 	decidedBytes = 9
 )
 
@@ -43,7 +44,7 @@ func (t *Table) Append(dst []byte) []byte {
 		}
 		for _, n := range [...]uint64{
 			uint64(h.Key.Position), h.Key.Epoch, uint64(h.Position), uint64(h.Size), at,
-			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks), lastMillis(h),
+			uint64(max(h.Stored.UnixMilli(), 0)), uint64(h.Immunity / time.Millisecond), uint64(h.Checks), lastMillis(h), uint64(h.Forgiven),
 		} {
 			dst = binary.AppendUvarint(dst, n)
 		}
@@ -94,7 +95,7 @@ func Parse(b []byte) (*Table, error) {
 	r := reader{b: b}
 	t := NewTable()
 	version := r.byte()
-	if version != snapshotVersion && version != snapshotNoLast {
+	if version < snapshotNoLast || version > snapshotVersion {
 		return nil, ErrSnapshot
 	}
 	totals := Totals{Committed: r.uint(), RolledBack: r.uint(), Parked: r.uint(), Repeated: r.uint()}
@@ -102,7 +103,7 @@ func Parse(b []byte) (*Table, error) {
 	for i := range topics {
 		topics[i] = zone.Topic(r.take(r.uint()))
 	}
-	t.parseHalves(&r, topics, version == snapshotVersion)
+	t.parseHalves(&r, topics, version)
 	for range r.count() {
 		k := Key{Position: record.Position(r.uint()), Epoch: r.uint()}
 		o := Outcome(r.byte())
@@ -117,16 +118,19 @@ func Parse(b []byte) (*Table, error) {
 	return t, nil
 }
 
-func (t *Table) parseHalves(r *reader, topics []zone.Topic, hasLast bool) {
+func (t *Table) parseHalves(r *reader, topics []zone.Topic, version byte) {
 	var last Key
 	for i := range r.count() {
 		h := Half{Key: Key{Position: record.Position(r.uint()), Epoch: r.uint()}, Position: record.Position(r.uint())}
 		size, topic, stored, immunity, checks := r.uint(), r.uint(), r.uint(), r.uint(), r.uint()
-		asked := uint64(0)
-		if hasLast {
+		asked, forgiven := uint64(0), uint64(0)
+		if version > snapshotNoLast {
 			asked = r.uint()
 		}
-		if r.bad || size > 1<<32-1 || topic >= uint64(len(topics)) || stored > 1<<62 || asked > 1<<62 || immunity > maxImmunity || checks > maxChecks ||
+		if version > snapshotNoForgiven {
+			forgiven = r.uint()
+		}
+		if r.bad || size > 1<<32-1 || topic >= uint64(len(topics)) || stored > 1<<62 || asked > 1<<62 || immunity > maxImmunity || checks > maxChecks || forgiven > checks ||
 			(i > 0 && last.compare(h.Key) >= 0) {
 			r.bad = true
 			return
@@ -134,6 +138,7 @@ func (t *Table) parseHalves(r *reader, topics []zone.Topic, hasLast bool) {
 		last = h.Key
 		h.Size, h.Topic, h.Stored = uint32(size), topics[topic], time.UnixMilli(int64(stored))
 		h.Immunity, h.Checks = time.Duration(immunity)*time.Millisecond, int(checks)
+		h.Forgiven = int(forgiven)
 		if asked > 0 {
 			h.Last = time.UnixMilli(int64(asked))
 		}

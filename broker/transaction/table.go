@@ -54,14 +54,12 @@ type Half struct {
 	Stored   time.Time     // milliseconds
 	Immunity time.Duration // milliseconds; how long it is left alone at first
 	Checks   int           // that reached a producer, as far as they are logged
+	Forgiven int           // of Checks: that nobody can have read after all; <= Checks
 	Last     time.Time     // milliseconds; when the last of them was logged; zero = never, or not known
 
-	// Asked is Checks with those that are not logged yet. It is not part of the
-	// fold: whoever asks producers counts it up.
-	Asked int
-	// Lost is how many of Asked reached nobody after all, as far as this process saw.
-	// It is not part of the table either.
-	Lost int
+	// Asked and Lost are Checks and Forgiven with those that are not logged yet. They
+	// are not part of the fold: whoever asks producers counts them up.
+	Asked, Lost int
 
 	due     time.Duration // in an Agenda
 	place   int           // in an Agenda, from 1; 0 = not there
@@ -101,7 +99,7 @@ func (t *Table) Add(h Half) {
 	if t.halves[h.Key] != nil {
 		return
 	}
-	h.Asked, h.Lost, h.place, h.decided = h.Checks, 0, 0, false
+	h.Asked, h.Lost, h.place, h.decided = h.Checks, h.Forgiven, 0, false
 	t.halves[h.Key] = &h
 	t.insert(&h)
 	t.topics[h.Topic]++
@@ -184,12 +182,20 @@ func (t *Table) remember(k Key, o Outcome) {
 	t.next = (t.next + 1) % Remembered
 }
 
-// Checked raises the number of checks of a half message, if it is pending; at is when
-// that was logged.
-func (t *Table) Checked(k Key, checks int, at time.Time) {
-	if h := t.halves[k]; h != nil && checks > h.Checks {
+// Checked raises the numbers of checks of a half message and of those that are forgiven,
+// if it is pending; at is when that was logged.
+func (t *Table) Checked(k Key, checks, forgiven int, at time.Time) {
+	h := t.halves[k]
+	if h == nil {
+		return
+	}
+	if checks > h.Checks {
 		h.Checks, h.Last = checks, at.Truncate(time.Millisecond)
 		h.Asked = max(h.Asked, h.Checks)
+	}
+	if forgiven = min(forgiven, h.Checks); forgiven > h.Forgiven {
+		h.Forgiven = forgiven
+		h.Lost = max(h.Lost, h.Forgiven)
 	}
 }
 

@@ -88,7 +88,7 @@ func TestSnapshotIsTheTable(t *testing.T) {
 				case 3:
 					x.Decide(k, Outcome(1+rng.IntN(3)))
 				case 4:
-					x.Checked(k, rng.IntN(5), time.UnixMilli(7))
+					x.Checked(k, rng.IntN(5), rng.IntN(5), time.UnixMilli(7))
 				default:
 					x.Moved(k, pos+record.Position(1000+i), 77)
 				}
@@ -170,7 +170,7 @@ func goldenTable() *Table {
 	for i, topic := range []zone.Topic{"pay", "refund", "pay", "pay", "pay"} {
 		table.Add(half(64*(i+1), topic))
 	}
-	table.Checked(Key{1, 128}, 3, time.UnixMilli(7000))
+	table.Checked(Key{1, 128}, 3, 2, time.UnixMilli(7000))
 	table.Moved(Key{1, 192}, 4096, 222)
 	table.Decide(Key{1, 64}, Committed)
 	table.Decide(Key{1, 256}, RolledBack)
@@ -185,26 +185,29 @@ func TestSnapshotGolden(t *testing.T) {
 	if got != goldenSnapshot {
 		t.Errorf("snapshot\n%s, want\n%s", got, goldenSnapshot)
 	}
-	b, err := hex.DecodeString(goldenSnapshot1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := Parse(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h, want := old.Get(Key{1, 128}), goldenTable()
-	if h == nil || !h.Last.IsZero() || h.Checks != 3 {
-		t.Fatalf("of version 1: %+v", h)
-	}
-	h.Last = want.Get(Key{1, 128}).Last
-	if !bytes.Equal(old.Append(nil), want.Append(nil)) {
-		t.Error("a snapshot of version 1 is another table")
+	for version, text := range map[int]string{1: goldenSnapshot1, 2: goldenSnapshot2} {
+		b, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, err := Parse(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, want := old.Get(Key{1, 128}), goldenTable()
+		if h == nil || h.Last.IsZero() != (version == 1) || h.Checks != 3 || h.Forgiven != 0 {
+			t.Fatalf("of version %d: %+v", version, h)
+		}
+		h.Last, h.Forgiven = want.Get(Key{1, 128}).Last, 2
+		if !bytes.Equal(old.Append(nil), want.Append(nil)) {
+			t.Errorf("a snapshot of version %d is another table", version)
+		}
 	}
 }
 
 const (
-	goldenSnapshot  = "0201010101020370617906726566756e64028001018001640180e807f02e03d836c001018020de010080dc0bf02e00000340010180020102c0020103"
+	goldenSnapshot  = "0301010101020370617906726566756e64028001018001640180e807f02e03d83602c001018020de010080dc0bf02e0000000340010180020102c0020103"
+	goldenSnapshot2 = "0201010101020370617906726566756e64028001018001640180e807f02e03d836c001018020de010080dc0bf02e00000340010180020102c0020103"
 	goldenSnapshot1 = "0101010101020370617906726566756e64028001018001640180e807f02e03c001018020de010080dc0bf02e000340010180020102c0020103"
 )
 
