@@ -32,6 +32,8 @@ type life struct {
 	unfit atomic.Bool   // its log must not be elected
 	begin atomic.Uint64 // where the master's log begins, as it told last
 
+	audience audience // sessions of the master
+
 	mu     sync.Mutex
 	leader *ship.Leader // nil unless promoted; guarded by mu
 	serves bool         // the master's sessions are taken; guarded by mu
@@ -153,9 +155,14 @@ func (l *life) serveFollower(ctx context.Context, s *peer.Session, first wire.Fr
 
 // serveAsMaster serves a session; false = this life is not the master's.
 func (l *life) serveAsMaster(ctx context.Context, s *peer.Session, first wire.Frame) bool {
-	if !l.reigns() || !l.holdsLease() {
+	if !l.holdsLease() {
 		return false
 	}
+	ctx, leave, ok := l.audience.enter(ctx)
+	if !ok {
+		return false
+	}
+	defer leave()
 	l.dispatch(ctx, s, first)
 	return true
 }

@@ -42,6 +42,7 @@ func (l *life) reign(ctx context.Context, t coordinator.Term, front *serving) er
 	l.mu.Lock()
 	l.serves = false
 	l.mu.Unlock()
+	l.audience.dismiss()
 	l.m.learn(l.m.known(), false)
 	stop()
 	l.mu.Lock()
@@ -134,6 +135,7 @@ func (l *life) startServing(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.serves = true
+	l.audience.admit()
 	return nil
 }
 
