@@ -9,12 +9,12 @@ import (
 
 // fifoScenarios have messages in groups, each of them in order.
 var fifoScenarios = []scenario{
-	{name: "fifo killed consumer", fifo: true, run: fifoKilledConsumer},
+	{name: "fifo killed consumer", fifo: true, far: true, run: fifoKilledConsumer},
 	{name: "fifo order", fifo: true, far: true, run: fifoOrder},
-	{name: "fifo one in flight", fifo: true, run: fifoOneInFlight},
+	{name: "fifo one in flight", fifo: true, far: true, run: fifoOneInFlight},
 	{name: "fifo retry", fifo: true, far: true, run: fifoRetry},
-	{name: "fifo silent consumer", fifo: true, run: fifoSilentConsumer},
-	{name: "fifo dead letter", fifo: true, attempts: 2, run: fifoDeadLetter},
+	{name: "fifo silent consumer", fifo: true, far: true, run: fifoSilentConsumer},
+	{name: "fifo dead letter", fifo: true, attempts: 2, far: true, run: fifoDeadLetter},
 }
 
 const fifoTopic = "ledger-entries"

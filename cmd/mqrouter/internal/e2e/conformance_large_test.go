@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
@@ -13,7 +14,7 @@ import (
 var largeScenarios = []scenario{
 	{name: "large", far: true, run: large},
 	{name: "huge", far: true, cities: true, run: huge}, // a limit of the topic's own
-	{name: "empty", run: empty},
+	{name: "empty", far: true, run: empty},
 	{name: "packed", far: true, run: packed},
 }
 
@@ -61,6 +62,14 @@ func sum(body []byte) string { return fmt.Sprintf("%x", sha256.Sum256(body)) }
 func huge(s *stage) {
 	const most, usual = 7 << 20, 4 << 20
 	producer := s.producer(rz01, hugeTopic, "transfer")
+	// Until its settings have come a producer of Python's has a limit of its own.
+	s.eventually("the producer knows its topics' limits", waitMost, func() error {
+		_, err := s.trySend(producer, message{topic: hugeTopic, size: most + 1, properties: s.to()})
+		if err != nil && strings.Contains(err.Error(), fmt.Sprint("max size=", usual)) {
+			return err
+		}
+		return nil
+	})
 	s.refused(producer, message{topic: hugeTopic, size: most + 1, properties: s.to()}, fmt.Sprint(most))
 	s.refused(producer, message{topic: "transfer", size: usual + 1, properties: s.to()}, "4194305 bytes, the limit of the topic transfer is 4194304")
 	for topic, size := range map[string]int{hugeTopic: most, "transfer": usual} {

@@ -15,7 +15,7 @@ var liteScenarios = []scenario{
 	{name: "lite handover", far: true, cities: true, run: liteHandover},
 	{name: "lite exclusive", lite: "exclusive", far: true, cities: true, run: liteExclusive},
 	{name: "lite all", lite: "all", far: true, cities: true, run: liteAll},
-	{name: "lite offsets", cities: true, run: liteOffsets},
+	{name: "lite offsets", far: true, cities: true, run: liteOffsets},
 	{name: "lite limits", cities: true, run: liteLimits},
 	{name: "lite refusals", cities: true, run: liteRefusals},
 }

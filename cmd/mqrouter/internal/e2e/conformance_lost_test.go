@@ -12,7 +12,7 @@ var lostScenarios = []scenario{
 	{name: "lost receive", fifo: true, far: true, run: lostReceive},
 	{name: "lost send", far: true, run: lostSend},
 	{name: "lost send in order", fifo: true, far: true, run: lostSendInOrder},
-	{name: "lost ack", run: lostAck},
+	{name: "lost ack", far: true, run: lostAck},
 	{name: "lost commit", far: true, run: lostCommit},
 }
 
