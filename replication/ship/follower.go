@@ -180,7 +180,7 @@ func (f *Follower) follow(ctx context.Context, to target) (led bool, err error) 
 		return false, err
 	}
 	s := &following{f: f, stream: stream, to: to, window: uint64(f.o.Limits.Window)}
-	answer, err := s.ask(dctx)
+	answer, err := s.ask(ctx)
 	if err == nil {
 		led, err = true, s.run(ctx, answer)
 	}

@@ -41,23 +41,39 @@ type assembly struct {
 	buf  []byte
 }
 
-// ask sends Follow and returns the answer: a Lead or a Seed frame.
+// ask sends Follow and returns the answer: a Lead or a Seed frame. A master that needs
+// time for it says meanwhile that it lives.
 func (s *following) ask(ctx context.Context) (wire.Frame, error) {
 	o := &s.f.o
 	x := wire.Follow{Group: o.Group, Node: o.Self, Incarnation: o.Log.Incarnation(), Epoch: s.to.epoch, Lineage: o.Log.Lineage()}
 	x.Begin, x.End, x.Synced, x.Committed = s.f.positions()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	silent := fmt.Errorf("ship: master %s has not answered for %s", s.to.master, o.Limits.Dial)
+	silence := time.AfterFunc(o.Limits.Dial, func() { cancel(silent) })
+	defer silence.Stop()
 	if err := s.stream.Send(ctx, wire.Frame{Type: wire.TypeFollow, Payload: x.Append(nil)}); err != nil {
-		return wire.Frame{}, err
+		return wire.Frame{}, causeOf(ctx, err)
 	}
 	for {
 		a, err := s.stream.Recv(ctx)
 		if err != nil {
-			return wire.Frame{}, err
+			return wire.Frame{}, causeOf(ctx, err)
 		}
 		switch a.Type {
 		case wire.TypeLead, wire.TypeSeed:
 			return a, nil
 		case wire.TypeDrain:
+			continue
+		case wire.TypeShip: // it prepares
+			x, err := wire.ParseShip(a.Payload)
+			if err != nil {
+				return wire.Frame{}, err
+			}
+			if x.Size > 0 {
+				return wire.Frame{}, breach("a master sent a stretch before it answered Follow")
+			}
+			silence.Reset(o.Limits.Dial)
 			continue
 		case wire.TypeRefuse:
 			r, err := wire.ParseRefuse(a.Payload)
@@ -71,6 +87,14 @@ func (s *following) ask(ctx context.Context) (wire.Frame, error) {
 		}
 		return wire.Frame{}, breach("a master answered Follow with " + a.Type.String())
 	}
+}
+
+// causeOf returns why ctx has ended, if that is what err says.
+func causeOf(ctx context.Context, err error) error {
+	if ended := ctx.Err(); ended != nil && errors.Is(err, ended) {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func (s *following) diverged(what string, common record.Position) error {
@@ -93,9 +117,7 @@ func (s *following) run(ctx context.Context, answer wire.Frame) error {
 	} else {
 		err = s.follow(ctx, answer)
 	}
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
-		err = cause
-	}
+	err = causeOf(ctx, err)
 	cancel(err)
 	wg.Wait()
 	return err

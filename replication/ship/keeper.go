@@ -60,7 +60,9 @@ type member struct {
 	markAt          time.Time
 	holdUntil       time.Time // no semi-sync before
 	holdOff         time.Duration
-	fault           Fault // as of the last step
+	forgiven        time.Duration // of heard, since the last sign of life; see forgive
+	forgivenMark    time.Duration // of markAt, likewise
+	fault           Fault         // as of the last step
 }
 
 // Change is a replica's step from one phase to another.
@@ -142,9 +144,10 @@ func (k *keeper) joined(now time.Time, n zone.Node, session uint64, from record.
 	if m == nil {
 		return
 	}
-	m.session, m.came, m.heard = session, true, now
+	m.session, m.came = session, true
+	m.lives(now)
 	m.written, m.synced = from, 0
-	m.mark, m.markAt = k.end, now
+	m.marks(now, k.end)
 	// A member of the set that lacks what is committed has lost what it acknowledged.
 	m.regressed = from < k.commit && slices.Contains(k.term.InSync, n)
 }
@@ -164,7 +167,8 @@ func (k *keeper) emptied(now time.Time, n zone.Node) bool {
 // left: a session of the node has ended.
 func (k *keeper) left(now time.Time, n zone.Node, session uint64) {
 	if m := k.find(n); m != nil && m.session == session {
-		m.session, m.heard = 0, now
+		m.session = 0
+		m.lives(now)
 	}
 }
 
@@ -174,7 +178,7 @@ func (k *keeper) acked(now time.Time, n zone.Node, session uint64, written, sync
 	if m == nil || m.session != session {
 		return
 	}
-	m.heard = now
+	m.lives(now)
 	m.written, m.synced = max(m.written, written), max(m.synced, synced)
 }
 
@@ -226,7 +230,7 @@ func (k *keeper) step(now time.Time, leading bool) decision {
 	k.forgive(now)
 	for _, m := range k.members {
 		if m.synced >= m.mark {
-			m.mark, m.markAt = k.end, now
+			m.marks(now, k.end)
 		}
 		m.fault = k.judge(now, m)
 		k.place(now, m)
@@ -244,14 +248,29 @@ func (k *keeper) step(now time.Time, leading bool) decision {
 }
 
 // forgive takes a pause of the master itself out of what is held against the others:
-// what they said meanwhile waits to be read.
+// what they said meanwhile waits to be read. Of pauses that follow each other no more
+// than the time after which a member is judged is forgiven, and the last of them: a
+// master that never gets on in time would otherwise wait for a dead member for ever.
 func (k *keeper) forgive(now time.Time) {
 	if pause := now.Sub(k.stepped); !k.stepped.IsZero() && pause > k.o.Silent/3 {
 		for _, m := range k.members {
-			m.heard, m.markAt = m.heard.Add(pause), m.markAt.Add(pause)
+			if m.forgiven < k.o.Silent {
+				m.heard, m.forgiven = m.heard.Add(pause), m.forgiven+pause
+			}
+			if m.forgivenMark < k.o.Lag {
+				m.markAt, m.forgivenMark = m.markAt.Add(pause), m.forgivenMark+pause
+			}
 		}
 	}
 	k.stepped = now
+}
+
+// lives notes a sign of life, or from when on one is waited for.
+func (m *member) lives(now time.Time) { m.heard, m.forgiven = now, 0 }
+
+// marks notes what the member must have made durable in time from now on.
+func (m *member) marks(now time.Time, end record.Position) {
+	m.mark, m.markAt, m.forgivenMark = end, now, 0
 }
 
 // judge says what is wrong with a member.
@@ -300,7 +319,7 @@ func (k *keeper) place(now time.Time, m *member) {
 	case m.phase == PhaseAbsent:
 		k.enter(now, m, PhaseAsync)
 	case m.phase == PhaseAsync && m.fault == FaultNone && !now.Before(m.holdUntil) && m.written+k.o.Near >= k.end:
-		m.mark, m.markAt = k.end, now
+		m.marks(now, k.end)
 		k.enter(now, m, PhaseSemi)
 	}
 }

@@ -76,7 +76,7 @@ type Leader struct {
 	mu      sync.Mutex
 	keeper  *keeper                 // guarded by mu
 	senders map[zone.Node]*sender   // the newest session of each; guarded by mu
-	seeded  map[zone.Node]*seedHold // what is kept for replicas that were given a snapshot; guarded by mu
+	seeded  map[zone.Node]*seedHold // the newest of each that was given a snapshot; they, too, are guarded by mu
 	over    bool                    // guarded by mu
 	version uint64                  // of the newest term; guarded by mu
 

@@ -61,15 +61,19 @@ type Limits struct {
 	// Dead is how long a replica waits for a sign of life of its master before it
 	// dials again. Default 1 s.
 	Dead time.Duration
-	// Dial bounds one attempt to reach the master, greeting and Lead included.
-	// Default 3 s.
+	// Dial bounds one attempt to reach the master, greeting and Follow included, and
+	// then how long the master may say nothing before it answers. Default 3 s.
 	Dial time.Duration
 	// MaxBackoff bounds the wait between two attempts, full jitter included. Default
 	// 250 ms.
 	MaxBackoff time.Duration
 	// SeedGrace is how long the master keeps its log for a replica that was given a
-	// snapshot and has not come back. Default 1 min.
+	// snapshot and has not come back, besides the time that it needs to make a store
+	// of the bytes (see seedBuild). Default 1 min.
 	SeedGrace time.Duration
+	// SeedStall is how long a replica that is given a snapshot may take nothing: the
+	// master keeps its log and its snapshots meanwhile. Default 30 s.
+	SeedStall time.Duration
 }
 
 func orDefault[T int | int64 | record.Position | time.Duration](v *T, def T) {
@@ -100,6 +104,7 @@ func (l Limits) WithDefaults() Limits {
 	orDefault(&l.Dial, 3*time.Second)
 	orDefault(&l.MaxBackoff, 250*time.Millisecond)
 	orDefault(&l.SeedGrace, time.Minute)
+	orDefault(&l.SeedStall, 30*time.Second)
 	return l
 }
 
@@ -119,7 +124,7 @@ func (l Limits) Validate() error {
 	if l.SyncBytes < 0 || l.CatchUp < 0 {
 		errs = append(errs, errors.New("ship: a negative number of bytes"))
 	}
-	for _, d := range []time.Duration{l.Beat, l.CommitDelay, l.Semi, l.Join, l.Gone, l.Lag, l.HoldOff, l.MaxHoldOff, l.Ask, l.AskAgain, l.Dial, l.MaxBackoff, l.SeedGrace} {
+	for _, d := range []time.Duration{l.Beat, l.CommitDelay, l.Semi, l.Join, l.Gone, l.Lag, l.HoldOff, l.MaxHoldOff, l.Ask, l.AskAgain, l.Dial, l.MaxBackoff, l.SeedGrace, l.SeedStall} {
 		if d < 0 {
 			errs = append(errs, errors.New("ship: a negative time"))
 		}

@@ -16,12 +16,6 @@ import (
 // nothing is what a leader asks its log to keep when no replica has to read it.
 const nothing = record.Position(math.MaxUint64)
 
-// seedHold keeps the log for a replica that becomes a copy from a position on.
-type seedHold struct {
-	begin record.Position
-	until time.Time // zero while the snapshot is on its way
-}
-
 // Serve answers a session that began with Follow, and ships until the session ends,
 // which it returns the reason of, or ctx does, or Run. node is who the other side's
 // certificate names; it must be a member of the group. A newer session of the node
@@ -176,7 +170,7 @@ func (l *Leader) enter(cancel context.CancelFunc, node zone.Node, stream wire.St
 		l.mu.Unlock()
 		return nil, ErrOver
 	}
-	old := l.senders[node]
+	old, seeded := l.senders[node], l.seeded[node]
 	l.sessions++
 	s.id = l.sessions
 	l.senders[node] = s
@@ -186,6 +180,9 @@ func (l *Leader) enter(cancel context.CancelFunc, node zone.Node, stream wire.St
 	l.mu.Unlock()
 	if old != nil {
 		old.supersede()
+	}
+	if seeded != nil {
+		seeded.cancel(errSuperseded)
 	}
 	l.act(d)
 	return s, nil

@@ -37,8 +37,8 @@ type File struct {
 type Snapshots interface {
 	// Lanes is the lane count of the store.
 	Lanes() int
-	// Snapshot opens the newest snapshot for reading, as it stands now, however
-	// long that takes. The log position that it stands for is at or above Begin of
+	// Snapshot opens the newest snapshot for reading, as it stands now; it returns
+	// soon after ctx has ended. The log position that it stands for is at or above Begin of
 	// the log and committed; what it refers to from Begin on is kept until Close.
 	// A store without a snapshot yet gives one that has no fold in it.
 	Snapshot(ctx context.Context) (Snapshot, error)
@@ -64,9 +64,11 @@ type Restore interface {
 	// Write writes a part of a file. The parts of a file come in order, without
 	// hole.
 	Write(ctx context.Context, file int, off int64, p []byte) error
-	// Install replaces the store by an empty log that begins at o.Begin and the
-	// files: durable when it returns nil. After a crash in the middle the store is
-	// the old one, an empty one (incarnation 0) or the whole new one, never a mix.
-	// Follow ends with ErrReplaced after it: whoever owns the store opens it again.
+	// Install sees to it that the store is, when it is opened next, an empty log that
+	// begins at o.Begin and the files: that it will be is durable when it returns nil.
+	// Whenever the machine stops, what is opened is the old store (only before that),
+	// an empty one (incarnation 0, received again) or the whole new one, never a mix.
+	// Until then the old one stands and must not grow. Follow ends with ErrReplaced
+	// after it: whoever owns the store opens it again.
 	Install(ctx context.Context, o Origin) error
 }
