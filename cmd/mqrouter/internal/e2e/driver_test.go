@@ -229,7 +229,8 @@ func startDriver(t *testing.T, l language, env ...string) *driver {
 		d.closing.Wait()
 		d.kill()
 		if t.Failed() {
-			t.Logf("errors of %s:\n%s", d.name, d.output())
+			text := d.output()
+			t.Logf("errors of %s, at most the last 20,000 bytes:\n%s", d.name, text[max(0, len(text)-20_000):])
 		}
 	})
 	select {
