@@ -97,21 +97,17 @@ func (l *Log) AppendRaw(_ context.Context, s ship.Stretch) error {
 }
 
 // loosen sees to it that recovery does not take a position that the master has
-// committed for one that was durable here. What is ahead of what is written cannot
-// be: META says so, until the log is no longer ahead. mu is held.
+// committed for one that was durable here. Where it is ahead of what is durable META
+// says so, until it no longer is: a sync before each stretch would cost a replica that
+// catches up more than the bytes do. mu is held.
 func (l *Log) loosen(mark, end record.Position) error {
 	w := &l.writer
-	switch {
-	case mark > w.end:
+	if mark > w.synced {
 		l.following.calm = 0
 		if end <= l.loose {
 			return nil
 		}
 		return l.setLoose(end + looseAhead)
-	case mark > w.synced:
-		if err := w.syncRaw(); err != nil {
-			return err
-		}
 	}
 	if l.following.calm++; l.loose <= w.end || l.following.calm < calmAfter {
 		return nil
