@@ -123,7 +123,8 @@ type Broker struct {
 	warmTo    record.Position // while the state is restored: where it ends
 	led       chan struct{}   // closed when ledEpoch has begun; nil before Promote
 	ledEpoch  uint64
-	lent      int // snapshots that are being given to replicas: nothing that they name may go
+	newest    *kept // newest snapshot; nil = there is none
+	lent      int   // snapshots that are being given to replicas: nothing that they name may go
 }
 
 // Open opens the broker in its directory: it recovers the log, restores the

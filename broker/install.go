@@ -21,7 +21,7 @@ import (
 
 const (
 	// incomingPrefix begins the names of files of a store that is being received.
-	incomingPrefix = "incomingPrefix-"
+	incomingPrefix = "incoming-"
 	// installName is there once they are all there: Open makes the store of them.
 	// Its content is the origin, as JSON behind its CRC32C.
 	installName = "INSTALL"
@@ -85,8 +85,8 @@ func snapshotPosition(name string) (record.Position, bool) {
 	return record.Position(p), err == nil
 }
 
-// forget removes what an earlier transfer left. One that was installed is not
-// taken back here: Open makes it the store.
+// forget removes what an earlier transfer left, one that was installed included: who
+// receives again does not want it.
 func (r *Restore) forget() error {
 	var err error
 	for _, f := range r.files {
@@ -270,7 +270,7 @@ func fillIndexes(store *queue.Store, f disk.File) error {
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 4096*lentEntryBytes)
+	buf := make([]byte, lentBlockBytes)
 	for _, x := range list {
 		ix, err := store.Index(x.name)
 		if err == nil {
@@ -280,12 +280,16 @@ func fillIndexes(store *queue.Store, f disk.File) error {
 			return err
 		}
 		for left := x.next - x.first; left > 0; {
-			n := min(left, 4096)
-			part := buf[:n*lentEntryBytes]
+			n := min(left, lentBlock)
+			part := buf[:n*lentEntryBytes+lentSumBytes]
 			if _, err := f.ReadAt(part, off); err != nil {
 				return err
 			}
-			for e := part; len(e) > 0; e = e[lentEntryBytes:] {
+			entries, sum := part[:n*lentEntryBytes], part[n*lentEntryBytes:]
+			if crc32.Checksum(entries, castagnoli) != binary.LittleEndian.Uint32(sum) {
+				return &SnapshotError{Name: indexesName, What: "entries are damaged"}
+			}
+			for e := entries; len(e) > 0; e = e[lentEntryBytes:] {
 				if _, err := ix.Append(parseLentEntry(e)); err != nil {
 					return err
 				}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/queue"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -20,14 +21,50 @@ import (
 //
 //	magic "MQRIDX" 0x00 0x01 | length of the table u32 | CRC32C of the table u32 |
 //	table, for each index: length of the name u16, name, first u64, next u64 |
-//	of each index in that order its entries from first on: position u64, size u32, hash u32, label u8, 3 zero
+//	of each index in that order its entries from first on, in blocks of 4,096 (the last may have fewer):
+//	entries: position u64, size u32, hash u32, label u8, 3 zero; CRC32C of them u32
 const (
 	lentHeadBytes  = 16
 	lentEntryBytes = 20
+	lentSumBytes   = 4
+	lentBlock      = 4096 // entries
+	lentBlockBytes = lentBlock*lentEntryBytes + lentSumBytes
 	maxLentTable   = 64 << 20
 )
 
-var lentMagic = [8]byte{'M', 'Q', 'R', 'I', 'D', 'X', 0, 1}
+var lentMagic = [8]byte{'M', 'Q', 'R', 'I', 'D', 'X', 0, 2}
+
+// kept is the newest snapshot as a replica is given it: which indexes belong to it is
+// remembered, since reading that from the file means decoding all of it.
+type kept struct {
+	name string
+	cuts []cut
+}
+
+// cut is an index as a snapshot names it.
+type cut struct {
+	id, next uint64
+}
+
+// cutList returns the indexes that a snapshot of the state names.
+func (s *state) cutList() []cut {
+	var list []cut
+	for _, t := range s.topics {
+		for _, q := range t.queues {
+			list = append(list, cut{q.id, q.index.Next()})
+		}
+	}
+	for _, f := range s.out {
+		list = append(list, cut{f.ixID, f.index.Next()})
+	}
+	for _, r := range s.relays {
+		list = append(list, cut{r.ixID, r.index.Next()})
+	}
+	for _, k := range s.timers.list {
+		list = append(list, cut{k.id, k.index.Next()})
+	}
+	return list
+}
 
 // lentIndex is an index of the file: entries from first up to next.
 type lentIndex struct {
@@ -42,11 +79,13 @@ var _ ship.Snapshots = (*Broker)(nil)
 // Lanes implements ship.Snapshots.
 func (b *Broker) Lanes() int { return b.log.Lanes() }
 
-// isLent reports whether a snapshot is being given to a replica.
+// isLent reports whether something must stay since a replica is being given it. Not
+// on a full disk, as with [commitlog.Log.Retain]: the replica asks again then.
 func (b *Broker) isLent() bool {
 	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return b.lent > 0
+	lent := b.lent > 0
+	b.mu.RUnlock()
+	return lent && !errors.Is(b.log.Writable(), commitlog.ErrFull)
 }
 
 // Snapshot implements ship.Snapshots: the key of handles and, when there is one,
@@ -58,9 +97,10 @@ func (b *Broker) Snapshot(ctx context.Context) (ship.Snapshot, error) {
 	}
 	b.mu.Lock()
 	b.lent++
+	newest := b.newest
 	b.mu.Unlock()
 	s := &lentSnapshot{b: b}
-	if err := s.open(); err != nil {
+	if err := s.open(ctx, newest); err != nil {
 		return nil, errors.Join(&Error{Op: "snapshot", Kind: kindOfLog(err), Err: err}, s.Close())
 	}
 	return s, nil
@@ -75,45 +115,49 @@ type lentSnapshot struct {
 	head   []byte    // of the file of indexes
 	list   []lentIndex
 	closed bool
+
+	block   []byte // the one that was read last
+	blockOf *lentIndex
+	blockAt uint64 // its number in the index
 }
 
-func (s *lentSnapshot) open() error {
+// open opens the newest snapshot; nil = there is none.
+func (s *lentSnapshot) open(ctx context.Context, newest *kept) error {
 	b := s.b
 	var err error
 	if s.secret, err = b.readFile(secretName); err != nil {
 		return err
 	}
 	s.files = []ship.File{{Name: secretName, Size: int64(len(s.secret))}}
-	names, err := b.snapshotNames()
-	if err != nil || len(names) == 0 {
+	if newest == nil {
+		return nil
+	}
+	if s.fold, err = b.fs.Open(path.Join(b.dir, newest.name)); err != nil {
 		return err
 	}
-	data, err := b.readFile(names[0])
+	size, err := s.fold.Size()
 	if err != nil {
 		return err
 	}
-	c, err := b.emptyState().decode(names[0], data)
-	if err != nil {
+	if err := s.openIndexes(ctx, newest.cuts); err != nil {
 		return err
 	}
-	if err := s.openIndexes(c); err != nil {
-		return err
-	}
-	if s.fold, err = b.fs.Open(path.Join(b.dir, names[0])); err != nil {
-		return err
-	}
-	s.files = append(s.files, ship.File{Name: names[0], Size: int64(len(data))}, ship.File{Name: indexesName, Size: s.end()})
+	s.files = append(s.files, ship.File{Name: newest.name, Size: size}, ship.File{Name: indexesName, Size: s.end()})
 	return nil
 }
 
 // openIndexes makes the table of the indexes that the snapshot names.
-func (s *lentSnapshot) openIndexes(c *cuts) error {
-	for name, next := range c.next {
+func (s *lentSnapshot) openIndexes(ctx context.Context, cuts []cut) error {
+	for _, c := range cuts {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		name := indexName(c.id)
 		ix, err := s.b.indexes.Index(name)
 		if err != nil {
 			return err
 		}
-		s.list = append(s.list, lentIndex{name: name, first: min(ix.First(), next), next: next, index: ix})
+		s.list = append(s.list, lentIndex{name: name, first: min(ix.First(), c.next), next: c.next, index: ix})
 	}
 	slices.SortFunc(s.list, func(x, y lentIndex) int { return cmp.Compare(x.name, y.name) })
 	le := binary.LittleEndian
@@ -132,7 +176,10 @@ func (s *lentSnapshot) openIndexes(c *cuts) error {
 	return nil
 }
 
-func (x *lentIndex) bytes() int64 { return int64(x.next-x.first) * lentEntryBytes }
+func (x *lentIndex) bytes() int64 {
+	n := x.next - x.first
+	return int64(n)*lentEntryBytes + int64((n+lentBlock-1)/lentBlock)*lentSumBytes
+}
 
 // end returns the size of the file of indexes.
 func (s *lentSnapshot) end() int64 {
@@ -190,7 +237,7 @@ func (s *lentSnapshot) readIndexes(p []byte, off int64) (n int, err error) {
 		if i < 0 || i >= len(s.list) || s.list[i].off > at {
 			return n, io.EOF
 		}
-		got, err := s.list[i].read(p[n:], at-s.list[i].off)
+		got, err := s.readBlock(&s.list[i], p[n:], at-s.list[i].off)
 		if err != nil {
 			return n, err
 		}
@@ -199,23 +246,39 @@ func (s *lentSnapshot) readIndexes(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// read encodes entries from a byte of them on.
-func (x *lentIndex) read(p []byte, off int64) (int, error) {
+// readBlock copies what an index has from a byte of it on, up to the end of a block.
+func (s *lentSnapshot) readBlock(x *lentIndex, p []byte, off int64) (int, error) {
+	at := uint64(off / lentBlockBytes)
+	if s.blockOf != x || s.blockAt != at {
+		s.blockOf = nil
+		var err error
+		if s.block, err = x.encode(s.block[:0], at*lentBlock); err != nil {
+			return 0, err
+		}
+		s.blockOf, s.blockAt = x, at
+	}
+	return copy(p, s.block[off%lentBlockBytes:]), nil
+}
+
+// encode appends the block that begins with the entry of that number, counted from
+// the first.
+func (x *lentIndex) encode(b []byte, from uint64) ([]byte, error) {
 	var entries [256]queue.Entry
-	number, skip := x.first+uint64(off/lentEntryBytes), int(off%lentEntryBytes)
-	want := min(uint64(len(p)+skip+lentEntryBytes-1)/lentEntryBytes, uint64(len(entries)), x.next-number)
-	got, err := x.index.Read(number, entries[:want])
-	if err != nil {
-		return 0, err
+	number := x.first + from
+	for left := min(lentBlock, x.next-number); left > 0; {
+		got, err := x.index.Read(number, entries[:min(left, uint64(len(entries)))])
+		if err != nil {
+			return b, err
+		}
+		if got == 0 {
+			return b, io.ErrUnexpectedEOF
+		}
+		for _, e := range entries[:got] {
+			b = appendLentEntry(b, e)
+		}
+		number, left = number+uint64(got), left-uint64(got)
 	}
-	if got == 0 {
-		return 0, io.ErrUnexpectedEOF
-	}
-	b := make([]byte, 0, got*lentEntryBytes)
-	for _, e := range entries[:got] {
-		b = appendLentEntry(b, e)
-	}
-	return copy(p, b[skip:]), nil
+	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b, castagnoli)), nil
 }
 
 func appendLentEntry(b []byte, e queue.Entry) []byte {

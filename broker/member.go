@@ -304,9 +304,10 @@ func (b *Broker) trimFollowing() error {
 	if b.member.Begin == nil {
 		return nil
 	}
+	lent := b.isLent()
 	b.mu.RLock()
 	floor := min(b.trimAt, b.member.Begin())
-	if b.cold || b.lent > 0 {
+	if b.cold || lent {
 		floor = 0
 	}
 	b.mu.RUnlock()

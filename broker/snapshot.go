@@ -57,6 +57,10 @@ func (b *Broker) snapshot(ctx context.Context) error {
 	b.state.timers.shed(b.dueBefore.Load())
 	b.indexes.ShedIdle()
 	data, at, needs := b.state.encode(), b.state.position, b.state.indexNeeds()
+	var cuts []cut
+	if b.shared != nil {
+		cuts = b.state.cutList()
+	}
 	b.mu.Unlock()
 	held := b.now() - began
 	if err := b.indexes.Sync(ctx); err != nil {
@@ -68,6 +72,7 @@ func (b *Broker) snapshot(ctx context.Context) error {
 	}
 	b.mu.Lock()
 	b.trimAt, b.snapAt = b.snapAt, at
+	b.newest = &kept{name, cuts}
 	b.trimNeeds, b.snapNeeds = b.snapNeeds, needs
 	b.mu.Unlock()
 	b.metrics.snapshot(time.Duration(held))
@@ -185,7 +190,7 @@ func (b *Broker) restore(ctx context.Context) error {
 		s, err := b.loadSnapshot(name)
 		if err == nil {
 			if err = s.cuts.open(b.indexes); err == nil {
-				return b.resume(ctx, s.state, names[:i])
+				return b.resume(ctx, s, names[:i])
 			}
 			var corrupt *queue.CorruptError
 			if sick == nil && errors.As(err, &corrupt) {
@@ -200,7 +205,7 @@ func (b *Broker) restore(ctx context.Context) error {
 		if sick != nil {
 			err := b.heal(ctx, sick)
 			if err == nil {
-				return b.resume(ctx, sick.state, names[:slices.Index(names, sick.name)])
+				return b.resume(ctx, sick, names[:slices.Index(names, sick.name)])
 			}
 			refused = errors.Join(refused, err)
 		}
@@ -214,10 +219,12 @@ func (b *Broker) restore(ctx context.Context) error {
 }
 
 // resume folds what follows the state of a snapshot; those newer are of no use.
-func (b *Broker) resume(ctx context.Context, s *state, newer []string) error {
+func (b *Broker) resume(ctx context.Context, f *snapshotFile, newer []string) error {
+	s := f.state
 	// trimAt stays 0: until the next snapshot is written, the log keeps what
 	// the one before this needs.
 	b.snapAt, b.snapNeeds = s.position, s.indexNeeds()
+	b.newest = &kept{f.name, f.cuts.list}
 	if err := b.replay(ctx, s); err != nil {
 		return err
 	}

@@ -14,11 +14,13 @@ import (
 type cuts struct {
 	next  map[string]uint64
 	place map[string]**queue.Index
+	list  []cut
 }
 
 func (c *cuts) add(id, next uint64, place **queue.Index) {
 	name := indexName(id)
 	c.next[name], c.place[name] = next, place
+	c.list = append(c.list, cut{id, next})
 }
 
 // open cuts the indexes back to the snapshot, removes all others and opens
