@@ -104,7 +104,7 @@ type ReplayResult struct {
 }
 
 // RequestError says that a request cannot be served as it is: wrong (400), not
-// there (404), or not now (503).
+// there (404), another node's to answer (421), or not now (503).
 type RequestError struct {
 	Status int
 	Err    error

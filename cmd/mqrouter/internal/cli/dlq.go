@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/admin"
@@ -120,10 +119,10 @@ func moment(flag, text string, now time.Time) (time.Time, error) {
 	return t, nil
 }
 
-// letterBox is a dead-letter queue with the broker that holds it.
+// letterBox is a dead-letter queue with the broker group that holds it.
 type letterBox struct {
 	admin.DeadLetterQueue
-	addr string
+	at members
 }
 
 // check refuses names that lead nowhere. A consumer group may have left the
@@ -145,30 +144,16 @@ func (f *fleet) letterBoxes(ctx context.Context, p *letterFlags) ([]letterBox, e
 	if err := p.check(f.topology, true); err != nil {
 		return nil, err
 	}
-	nodes := slices.DeleteFunc(f.nodes(), func(n *zone.NodeInfo) bool {
-		return n.Role != zone.RoleBroker || (p.zone != "" && string(n.Zone.Name) != p.zone)
-	})
-	found := make([][]letterBox, len(nodes))
-	errs := make([]error, len(nodes))
-	var g errgroup.Group
-	g.SetLimit(askParallel)
-	for i, n := range nodes {
-		g.Go(func() error {
-			list, err := f.client.DeadLetterQueues(ctx, n.Admin)
-			if err != nil {
-				errs[i] = fmt.Errorf("the answer is not complete without %s: %w", n.Name, err)
-				return nil
+	groups := f.groups(p.zone)
+	found, err := everywhere(ctx, groups, f.client.DeadLetterQueues)
+	var boxes []letterBox
+	for i, list := range found {
+		for _, q := range list {
+			if p.wants(&q) {
+				boxes = append(boxes, letterBox{q, groups[i]})
 			}
-			for _, q := range list {
-				if p.wants(&q) {
-					found[i] = append(found[i], letterBox{q, n.Admin})
-				}
-			}
-			return nil
-		})
+		}
 	}
-	g.Wait() //nolint:errcheck // the functions return no error
-	boxes, err := slices.Concat(found...), errors.Join(errs...)
 	if err == nil {
 		err = p.check(f.topology, len(boxes) > 0)
 	}
@@ -295,7 +280,9 @@ func (f *fleet) each(ctx context.Context, boxes []letterBox, q admin.DeadLetterQ
 	for _, b := range boxes {
 		q.Queue, q.From = b.Queue, 0
 		for {
-			page, err := f.client.DeadLetters(ctx, b.addr, q)
+			page, _, err := master(ctx, b.at, func(ctx context.Context, addr string) (admin.DeadLetterPage, error) {
+				return f.client.DeadLetters(ctx, addr, q)
+			})
 			if err != nil {
 				return err
 			}

@@ -145,10 +145,13 @@ func (r *replayRun) page(ctx context.Context, b letterBox, page []admin.DeadLett
 	for _, l := range page {
 		req.Offsets = append(req.Offsets, l.Offset)
 	}
-	results, err := r.client.Replay(ctx, b.addr, req)
+	results, n, err := master(ctx, b.at, func(ctx context.Context, addr string) ([]admin.ReplayResult, error) {
+		return r.client.Replay(ctx, addr, req)
+	})
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", b.Node, err)
+		return false, err
 	}
+	b.Node = string(n.Name)
 	r.seen += len(page)
 	for _, res := range results {
 		r.counts[res.Outcome]++

@@ -41,13 +41,12 @@ func (e *env) withdraw(ctx context.Context, f *fleet, group string, yes bool) er
 	}
 	rows := []admin.Withdrawal{}
 	var errs []error
-	for _, n := range f.nodes() {
-		if n.Role != zone.RoleBroker {
-			continue
-		}
-		list, err := f.client.Withdraw(ctx, n.Admin, admin.WithdrawRequest{Group: group, DryRun: !yes})
+	for _, m := range f.groups("") {
+		list, _, err := master(ctx, m, func(ctx context.Context, addr string) ([]admin.Withdrawal, error) {
+			return f.client.Withdraw(ctx, addr, admin.WithdrawRequest{Group: group, DryRun: !yes})
+		})
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", n.Name, err))
+			errs = append(errs, err)
 		}
 		rows = append(rows, list...)
 	}

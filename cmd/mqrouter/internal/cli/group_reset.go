@@ -126,11 +126,11 @@ func (r *resetRun) run(ctx context.Context, f *fleet, args []string) error {
 	}
 	r.client = f.client
 	q.Preview = true
-	rows, nodes, err := r.ask(ctx, f.nodes(), q)
+	rows, groups, err := r.ask(ctx, f.groups(r.zone), q)
 	if err != nil {
 		return fmt.Errorf("nothing was done: %w", err)
 	}
-	if len(nodes) == 0 {
+	if len(groups) == 0 {
 		return fmt.Errorf("no broker%s has consumer group %s consume topic %s", r.where(), q.Group, q.Topic)
 	}
 	if r.preview {
@@ -140,7 +140,7 @@ func (r *resetRun) run(ctx context.Context, f *fleet, args []string) error {
 		return err
 	}
 	q.Preview = false
-	rows, _, err = r.ask(ctx, nodes, q)
+	rows, _, err = r.ask(ctx, groups, q)
 	return errors.Join(r.show(rows, true), err)
 }
 
@@ -164,22 +164,21 @@ func (r *resetRun) where() string {
 
 // ask puts the request to the brokers; those where the group does not consume the
 // topic are left out of the answer.
-func (r *resetRun) ask(ctx context.Context, nodes []*zone.NodeInfo, q admin.ResetRequest) (rows []admin.GroupReset, have []*zone.NodeInfo, err error) {
+func (r *resetRun) ask(ctx context.Context, groups []members, q admin.ResetRequest) (rows []admin.GroupReset, have []members, err error) {
 	var errs []error
-	for _, n := range nodes {
-		if n.Role != zone.RoleBroker || (r.zone != "" && string(n.Zone.Name) != r.zone) {
-			continue
-		}
-		list, err := r.client.ResetGroup(ctx, n.Admin, q)
+	for _, m := range groups {
+		list, _, err := master(ctx, m, func(ctx context.Context, addr string) ([]admin.GroupReset, error) {
+			return r.client.ResetGroup(ctx, addr, q)
+		})
 		var answer *admin.AnswerError
 		switch {
 		case errors.As(err, &answer) && answer.Status == http.StatusNotFound:
 			continue
 		case err != nil:
-			errs = append(errs, fmt.Errorf("%s: %w", n.Name, err))
+			errs = append(errs, err)
 			continue
 		}
-		rows, have = append(rows, list...), append(have, n)
+		rows, have = append(rows, list...), append(have, m)
 	}
 	return rows, have, errors.Join(errs...)
 }

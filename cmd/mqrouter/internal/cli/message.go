@@ -11,10 +11,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
-	"github.com/mqrouter/mqrouter/zone"
 )
 
 func newMessage(e *env) *cobra.Command {
@@ -67,20 +65,7 @@ func idHint(id string) string {
 
 // find asks every broker; the error names those that did not answer.
 func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
-	nodes := slices.DeleteFunc(f.nodes(), func(n *zone.NodeInfo) bool { return n.Role != zone.RoleBroker })
-	found := make([][]admin.Sighting, len(nodes))
-	errs := make([]error, len(nodes))
-	var g errgroup.Group
-	g.SetLimit(askParallel)
-	for i, n := range nodes {
-		g.Go(func() error {
-			if found[i], errs[i] = f.client.Find(ctx, n.Admin, id); errs[i] != nil {
-				errs[i] = fmt.Errorf("the answer is not complete without %s: %w", n.Name, errs[i])
-			}
-			return nil
-		})
-	}
-	g.Wait() //nolint:errcheck // the functions return no error
+	found, err := everywhere(ctx, f.groups(""), func(ctx context.Context, addr string) ([]admin.Sighting, error) { return f.client.Find(ctx, addr, id) })
 	all := slices.Concat(found...)
 	if all == nil {
 		all = []admin.Sighting{}
@@ -89,7 +74,7 @@ func (f *fleet) find(ctx context.Context, id string) ([]admin.Sighting, error) {
 		// Clocks differ between cities: publishing comes first whatever they say.
 		return cmp.Or(a.Stored.Compare(b.Stored), -cmp.Compare(a.What, b.What), a.Landed.Compare(b.Landed), cmp.Compare(a.Node, b.Node))
 	})
-	return all, errors.Join(errs...)
+	return all, err
 }
 
 func printSightings(w io.Writer, found []admin.Sighting) {

@@ -85,26 +85,22 @@ func ahead(flag, text string, now time.Time) (time.Time, error) {
 
 // brokers returns the brokers that the flags select. A topic may have left the
 // topology, and its messages not, so it is not judged.
-func (p *waitingFlags) brokers(f *fleet) ([]*zone.NodeInfo, error) {
+func (p *waitingFlags) brokers(f *fleet) ([]members, error) {
 	if p.zone != "" && f.topology.FindZone(zone.Zone(p.zone)) == nil {
 		return nil, fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
 	}
-	var list []*zone.NodeInfo
-	for _, n := range f.nodes() {
-		if n.Role == zone.RoleBroker && (p.zone == "" || string(n.Zone.Name) == p.zone) {
-			list = append(list, n)
-		}
-	}
-	return list, nil
+	return f.groups(p.zone), nil
 }
 
-// eachWaiting calls fn for the pages of what a broker has of the query, until fn says
-// that it is enough.
-func (f *fleet) eachWaiting(ctx context.Context, n *zone.NodeInfo, q admin.WaitingQuery, fn func([]admin.WaitingMessage) (bool, error)) error {
+// eachWaiting calls fn for the pages of what a broker group has of the query, until fn
+// says that it is enough.
+func (f *fleet) eachWaiting(ctx context.Context, m members, q admin.WaitingQuery, fn func([]admin.WaitingMessage) (bool, error)) error {
 	for {
-		page, err := f.client.Waiting(ctx, n.Admin, q)
+		page, _, err := master(ctx, m, func(ctx context.Context, addr string) (admin.WaitingPage, error) {
+			return f.client.Waiting(ctx, addr, q)
+		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", n.Name, err)
+			return err
 		}
 		more, err := fn(page.Messages)
 		if q.From = page.Next; err != nil || !more || page.Next == "" {
@@ -144,7 +140,7 @@ func (p *waitingFlags) list(ctx context.Context, e *env, f *fleet, args []string
 	case p.undecided:
 		kinds = kinds[1:]
 	}
-	nodes, err := p.brokers(f)
+	groups, err := p.brokers(f)
 	if err != nil {
 		return err
 	}
@@ -156,9 +152,9 @@ func (p *waitingFlags) list(ctx context.Context, e *env, f *fleet, args []string
 			return err
 		}
 		left := p.limit
-		for _, n := range nodes {
+		for _, m := range groups {
 			q.Limit = min(left+1, 1000) // one more tells that there is more
-			err := f.eachWaiting(ctx, n, q, func(page []admin.WaitingMessage) (bool, error) {
+			err := f.eachWaiting(ctx, m, q, func(page []admin.WaitingMessage) (bool, error) {
 				more = more || len(page) > left
 				page = page[:min(len(page), left)]
 				all, left = append(all, page...), left-len(page)

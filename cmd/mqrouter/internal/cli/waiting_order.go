@@ -130,11 +130,11 @@ func (r *orderRun) run(ctx context.Context, f *fleet, args []string) error {
 		q.Until = time.Now()
 	}
 	r.begin(f)
-	nodes, err := r.brokers(f)
+	groups, err := r.brokers(f)
 	if err != nil {
 		return err
 	}
-	total, err := r.look(ctx, nodes, q)
+	total, err := r.look(ctx, groups, q)
 	if err != nil {
 		return fmt.Errorf("nothing was done: %w", err)
 	}
@@ -144,7 +144,7 @@ func (r *orderRun) run(ctx context.Context, f *fleet, args []string) error {
 	if err := r.confirm(total); err != nil {
 		return err
 	}
-	err = r.order(ctx, nodes, q, total)
+	err = r.order(ctx, groups, q, total)
 	if showErr := r.show(true); showErr != nil {
 		return showErr
 	}
@@ -177,18 +177,18 @@ func (r *orderRun) batch() int {
 }
 
 // walk calls fn for pages of what is selected, up to the limit.
-func (r *orderRun) walk(ctx context.Context, nodes []*zone.NodeInfo, q admin.WaitingQuery, fn func(*zone.NodeInfo, []admin.WaitingMessage) error) error {
+func (r *orderRun) walk(ctx context.Context, groups []members, q admin.WaitingQuery, fn func(members, []admin.WaitingMessage) error) error {
 	seen := 0
 	q.Limit = r.batch()
-	for _, n := range nodes {
-		err := r.fleet.eachWaiting(ctx, n, q, func(page []admin.WaitingMessage) (bool, error) {
+	for _, m := range groups {
+		err := r.fleet.eachWaiting(ctx, m, q, func(page []admin.WaitingMessage) (bool, error) {
 			if r.limit > 0 {
 				page = page[:min(len(page), r.limit-seen)]
 			}
 			if seen += len(page); len(page) == 0 {
 				return r.limit == 0 || seen < r.limit, nil
 			}
-			err := fn(n, page)
+			err := fn(m, page)
 			return r.limit == 0 || seen < r.limit, err
 		})
 		if err != nil {
@@ -199,13 +199,13 @@ func (r *orderRun) walk(ctx context.Context, nodes []*zone.NodeInfo, q admin.Wai
 }
 
 // look counts what is selected.
-func (r *orderRun) look(ctx context.Context, nodes []*zone.NodeInfo, q admin.WaitingQuery) (total int, err error) {
-	err = r.walk(ctx, nodes, q, func(n *zone.NodeInfo, page []admin.WaitingMessage) error {
+func (r *orderRun) look(ctx context.Context, groups []members, q admin.WaitingQuery) (total int, err error) {
+	err = r.walk(ctx, groups, q, func(m members, page []admin.WaitingMessage) error {
 		for i := range page {
 			r.note(&page[i])
 		}
 		total += len(page)
-		r.screen.tell(time.Now(), fmt.Sprintf("%s: %s so far", n.Name, count(total, "message", "messages")))
+		r.screen.tell(time.Now(), fmt.Sprintf("%s: %s so far", m.name(), count(total, "message", "messages")))
 		return nil
 	})
 	r.screen.clear()
@@ -237,9 +237,9 @@ func (r *orderRun) confirm(total int) error {
 }
 
 // order decides about what is selected.
-func (r *orderRun) order(ctx context.Context, nodes []*zone.NodeInfo, q admin.WaitingQuery, total int) error {
+func (r *orderRun) order(ctx context.Context, groups []members, q admin.WaitingQuery, total int) error {
 	defer r.screen.clear()
-	return r.walk(ctx, nodes, q, func(n *zone.NodeInfo, page []admin.WaitingMessage) error {
+	return r.walk(ctx, groups, q, func(m members, page []admin.WaitingMessage) error {
 		if err := r.limiter.WaitN(ctx, len(page)); err != nil {
 			return err
 		}
@@ -249,9 +249,11 @@ func (r *orderRun) order(ctx context.Context, nodes []*zone.NodeInfo, q admin.Wa
 			o.Messages = append(o.Messages, admin.WaitingNamed{Topic: m.Topic, Handle: m.Handle})
 			ids[m.Handle] = m.MessageID
 		}
-		results, err := r.fleet.client.Order(ctx, n.Admin, o)
+		results, n, err := master(ctx, m, func(ctx context.Context, addr string) ([]admin.OrderResult, error) {
+			return r.fleet.client.Order(ctx, addr, o)
+		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", n.Name, err)
+			return err
 		}
 		for _, res := range results {
 			r.counts[res.Outcome]++

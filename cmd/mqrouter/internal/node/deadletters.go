@@ -135,6 +135,8 @@ func requestError(err error) error {
 		status = http.StatusNotFound
 	case broker.KindBusy, broker.KindDiskFull, broker.KindBudget, broker.KindClosed, broker.KindStopped:
 		status = http.StatusServiceUnavailable
+	case broker.KindNotMaster: // it was, when it began
+		status = http.StatusMisdirectedRequest
 	}
 	return &admin.RequestError{Status: status, Err: err}
 }

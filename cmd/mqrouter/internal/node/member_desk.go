@@ -11,8 +11,9 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// memberDesk answers operators for a member: the master does, and a replica has nothing
-// of its own to tell, so that asking all nodes tells everything once.
+// memberDesk answers operators for a member: the master does, and a replica says who that
+// is, so that whoever asks one node after the other is told everything once, or that there
+// is no master.
 type memberDesk struct{ m *memberNode }
 
 var (
@@ -23,28 +24,25 @@ var (
 	_ admin.Node        = (*memberNode)(nil)
 )
 
-// master returns the broker that decides for the group when it is this one; nil and no
-// error when another node's does.
+// master returns the broker that decides for the group when it is this one. The error
+// says whose business it is, with 421 Misdirected Request, or that it is nobody's now.
 func (d memberDesk) master() (*brokerNode, error) {
 	if l := d.m.life.Load(); l != nil && l.reigns() {
 		return l.brokerNode, nil
 	}
-	if t := d.m.known(); t.Master == "" || t.Master == d.m.self.Name {
+	t := d.m.known()
+	if t.Master == "" || t.Master == d.m.self.Name {
 		return nil, &admin.RequestError{Status: http.StatusServiceUnavailable,
 			Err: fmt.Errorf("broker group %s has no master now: try again", d.m.self.Group.Name)}
 	}
-	return nil, nil
-}
-
-// elsewhere refuses what names this node and is the master's business.
-func (d memberDesk) elsewhere(status int) error {
-	return &admin.RequestError{Status: status, Err: fmt.Errorf("node %s is master of broker group %s", d.m.known().Master, d.m.self.Group.Name)}
+	return nil, &admin.RequestError{Status: http.StatusMisdirectedRequest,
+		Err: fmt.Errorf("node %s is master of broker group %s", t.Master, d.m.self.Group.Name)}
 }
 
 // Queues implements admin.DeadLetters.
 func (d memberDesk) Queues(ctx context.Context) ([]admin.DeadLetterQueue, error) {
 	n, err := d.master()
-	if n == nil {
+	if err != nil {
 		return nil, err
 	}
 	return letterDesk{n}.Queues(ctx)
@@ -53,7 +51,7 @@ func (d memberDesk) Queues(ctx context.Context) ([]admin.DeadLetterQueue, error)
 // Letters implements admin.DeadLetters.
 func (d memberDesk) Letters(ctx context.Context, q admin.DeadLetterQuery) (admin.DeadLetterPage, error) {
 	n, err := d.master()
-	if n == nil {
+	if err != nil {
 		return admin.DeadLetterPage{}, err
 	}
 	return letterDesk{n}.Letters(ctx, q)
@@ -62,11 +60,8 @@ func (d memberDesk) Letters(ctx context.Context, q admin.DeadLetterQuery) (admin
 // Replay implements admin.DeadLetters.
 func (d memberDesk) Replay(ctx context.Context, r admin.ReplayRequest) ([]admin.ReplayResult, error) {
 	n, err := d.master()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case n == nil:
-		return nil, d.elsewhere(http.StatusConflict)
 	}
 	return letterDesk{n}.Replay(ctx, r)
 }
@@ -74,11 +69,8 @@ func (d memberDesk) Replay(ctx context.Context, r admin.ReplayRequest) ([]admin.
 // Reset implements admin.Groups.
 func (d memberDesk) Reset(ctx context.Context, r admin.ResetRequest) ([]admin.GroupReset, error) {
 	n, err := d.master()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case n == nil:
-		return nil, d.elsewhere(http.StatusNotFound) // as where the group does not consume
 	}
 	return groupDesk{n}.Reset(ctx, r)
 }
@@ -86,7 +78,7 @@ func (d memberDesk) Reset(ctx context.Context, r admin.ResetRequest) ([]admin.Gr
 // Withdraw implements admin.Flows.
 func (d memberDesk) Withdraw(ctx context.Context, r admin.WithdrawRequest) ([]admin.Withdrawal, error) {
 	n, err := d.master()
-	if n == nil {
+	if err != nil {
 		return nil, err
 	}
 	return flowDesk{n}.Withdraw(ctx, r)
@@ -98,7 +90,7 @@ type waitingOf struct{ memberDesk }
 // List implements admin.Waiting.
 func (d waitingOf) List(ctx context.Context, q admin.WaitingQuery) (admin.WaitingPage, error) {
 	n, err := d.master()
-	if n == nil {
+	if err != nil {
 		return admin.WaitingPage{}, err
 	}
 	return waitingDesk{n}.List(ctx, q)
@@ -107,11 +99,8 @@ func (d waitingOf) List(ctx context.Context, q admin.WaitingQuery) (admin.Waitin
 // Order implements admin.Waiting.
 func (d waitingOf) Order(ctx context.Context, by string, o admin.WaitingOrder) ([]admin.OrderResult, error) {
 	n, err := d.master()
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case n == nil:
-		return nil, d.elsewhere(http.StatusConflict)
 	}
 	return waitingDesk{n}.Order(ctx, by, o)
 }
@@ -127,7 +116,7 @@ func (m *memberNode) CacheGet(context.Context, string) (admin.CacheEntry, error)
 // Find implements admin.Node. A replica has what the master has, and leaves it to it.
 func (m *memberNode) Find(ctx context.Context, id string) ([]admin.Sighting, error) {
 	n, err := memberDesk{m}.master()
-	if n == nil {
+	if err != nil {
 		return nil, err
 	}
 	return n.Find(ctx, id)
