@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -77,7 +79,7 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	if p.count < 0 {
 		return usageError{fmt.Errorf("--count %d: write 1 or more, or 0 to go on until interrupted", p.count)}
 	}
-	endpoint, err := p.at.resolve(ctx, e)
+	addrs, err := p.at.addresses(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -90,9 +92,9 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 		ctx, cancel = context.WithTimeout(ctx, p.wait)
 		defer cancel()
 	}
-	consumer, err := p.connect(ctx, e, p.at.signs(rocketmqclient.Config{Endpoint: endpoint, TLS: secure}))
+	consumer, err := p.connect(ctx, e, addrs, secure)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", endpoint, err)
+		return err
 	}
 	defer consumer.Close()
 	return p.loop(ctx, e, consumer)
@@ -101,19 +103,19 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 // connectAgain is the pause between attempts to reach a broker that is down.
 const connectAgain = 500 * time.Millisecond
 
-// connect opens the consumer. With --count, a broker that does not answer is
-// tried until --wait is over: it may be starting.
-func (p *consumeFlags) connect(ctx context.Context, e *env, cfg rocketmqclient.Config) (*rocketmqclient.SimpleConsumer, error) {
+// connect opens the consumer. With --count, brokers that do not answer are
+// tried until --wait is over: they may be starting.
+func (p *consumeFlags) connect(ctx context.Context, e *env, addrs []string, secure *tls.Config) (*rocketmqclient.SimpleConsumer, error) {
 	for told := false; ; told = true {
-		start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-		consumer, err := rocketmqclient.NewSimpleConsumer(start, cfg, p.group, longPoll, rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags, SQL: p.sql, Lite: p.lite})
-		cancel()
-		var refused *rocketmqclient.StatusError
-		if err == nil || p.count == 0 || ctx.Err() != nil || errors.As(err, &refused) || errors.Is(err, rocketmqclient.ErrNoQueue) {
+		consumer, _, err := firstOf(ctx, e.fleet.timeout, addrs, func(ctx context.Context, addr string) (*rocketmqclient.SimpleConsumer, error) {
+			return rocketmqclient.NewSimpleConsumer(ctx, p.at.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), p.group, longPoll,
+				rocketmqclient.Subscription{Topic: p.topic, Tags: p.tags, SQL: p.sql, Lite: p.lite})
+		})
+		if err == nil || p.count == 0 || ctx.Err() != nil || final(err) {
 			return consumer, err
 		}
 		if !told {
-			fmt.Fprintf(e.errOut, "no answer from %s yet, trying for %v: %v\n", cfg.Endpoint, p.wait, err)
+			fmt.Fprintf(e.errOut, "no answer from %s yet, trying for %v: %v\n", strings.Join(addrs, ", "), p.wait, err)
 		}
 		select {
 		case <-ctx.Done():

@@ -194,45 +194,49 @@ func (p *endpointFlags) signs(cfg rocketmqclient.Config) rocketmqclient.Config {
 	return cfg
 }
 
-// resolve returns the address of a broker of the zone, or the endpoint given.
+// resolve returns the address of a broker of the zone that accepts connections, or the
+// endpoint given. When none does it is the first, whose error then tells.
 func (p *endpointFlags) resolve(ctx context.Context, e *env) (string, error) {
-	if p.endpoint != "" {
-		if p.zone != "" {
-			return "", usageError{fmt.Errorf("give --endpoint or --zone, not both")}
-		}
-		return p.endpoint, nil
-	}
-	if p.zone == "" {
-		return "", usageError{fmt.Errorf("say where: --zone ZONE or --endpoint HOST:PORT")}
-	}
-	f, err := e.openFleet(ctx)
+	all, err := p.addresses(ctx, e)
 	if err != nil {
 		return "", err
 	}
-	z := f.topology.FindZone(zone.Zone(p.zone))
-	if z == nil {
-		return "", fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
-	}
-	return reachable(ctx, z), nil
-}
-
-// reachTimeout is how long a broker of a zone may take to accept a connection
-// before the next one is tried.
-const reachTimeout = time.Second
-
-// reachable returns the client address of the first broker of the zone that
-// accepts connections; the first one's when none does, whose error then tells.
-func reachable(ctx context.Context, z *zone.ZoneInfo) string {
-	d := net.Dialer{Timeout: reachTimeout}
-	for _, g := range z.Groups {
-		for _, n := range g.Nodes {
-			if conn, err := d.DialContext(ctx, "tcp", n.Client); err == nil {
-				conn.Close()
-				return n.Client
+	if len(all) > 1 {
+		for _, addr := range all {
+			if reaches(ctx, addr) {
+				return addr, nil
 			}
 		}
 	}
-	return z.Groups[0].Nodes[0].Client
+	return all[0], nil
+}
+
+// addresses returns those of the zone's brokers, or the endpoint given.
+func (p *endpointFlags) addresses(ctx context.Context, e *env) ([]string, error) {
+	if p.endpoint != "" {
+		if p.zone != "" {
+			return nil, usageError{fmt.Errorf("give --endpoint or --zone, not both")}
+		}
+		return []string{p.endpoint}, nil
+	}
+	if p.zone == "" {
+		return nil, usageError{fmt.Errorf("say where: --zone ZONE or --endpoint HOST:PORT")}
+	}
+	f, err := e.openFleet(ctx)
+	if err != nil {
+		return nil, err
+	}
+	z := f.topology.FindZone(zone.Zone(p.zone))
+	if z == nil {
+		return nil, fmt.Errorf("zone %q is not in the topology; it has %s", p.zone, strings.Join(zoneNames(f.topology), ", "))
+	}
+	var all []string
+	for _, g := range z.Groups {
+		for _, n := range g.Nodes {
+			all = append(all, n.Client)
+		}
+	}
+	return all, nil
 }
 
 func cityNames(t *zone.Topology) []string {

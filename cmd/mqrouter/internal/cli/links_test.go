@@ -2,12 +2,10 @@ package cli
 
 import (
 	"bytes"
-	"net"
 	"strings"
 	"testing"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
-	"github.com/mqrouter/mqrouter/zone"
 )
 
 func TestStatusShowsALinkOnceUnlessItsEndsDisagree(t *testing.T) {
@@ -35,25 +33,5 @@ func TestStatusShowsALinkOnceUnlessItsEndsDisagree(t *testing.T) {
 	want := "2 of 2 nodes ready, 1 of 2 link ends up, 0 records on their way, 0 messages not consumed"
 	if got := verdict(ends("up", "red")); got != want {
 		t.Errorf("verdict %q, want %q", got, want)
-	}
-}
-
-func TestZoneMeansABrokerThatListens(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead.Close()
-	z := &zone.ZoneInfo{Groups: []*zone.GroupInfo{
-		{Nodes: []*zone.NodeInfo{{Client: dead.Addr().String()}}},
-		{Nodes: []*zone.NodeInfo{{Client: ln.Addr().String()}}},
-	}}
-	if got := reachable(t.Context(), z); got != ln.Addr().String() {
-		t.Errorf("got %s, want the broker that listens, %s", got, ln.Addr())
 	}
 }

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/tls"
 	"fmt"
 	"strings"
 	"time"
@@ -71,7 +73,7 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	if p.count < 1 {
 		return usageError{fmt.Errorf("--count %d: write 1 or more", p.count)}
 	}
-	endpoint, err := p.at.resolve(ctx, e)
+	addrs, err := p.at.addresses(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -79,21 +81,20 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	if err != nil {
 		return err
 	}
-	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-	defer cancel()
-	producer, err := rocketmqclient.NewProducer(start, p.at.signs(rocketmqclient.Config{Endpoint: endpoint, TLS: secure}), p.topic)
+	ids, err := rocketmqclient.NewIDs(rand.Reader)
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", endpoint, err)
+		return err
 	}
-	defer producer.Close()
+	s := sender{p: p, e: e, addrs: addrs, secure: secure}
+	defer s.close()
 	for range p.count {
-		m := &rocketmqclient.Message{Topic: p.topic, Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, LiteTopic: p.lite, Priority: p.priority, Born: time.Now()}
+		m := &rocketmqclient.Message{Topic: p.topic, ID: ids.Next(), Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, LiteTopic: p.lite, Priority: p.priority, Born: time.Now()}
 		if p.delay > 0 {
 			m.DeliverAt = m.Born.Add(p.delay)
 		}
-		r, err := producer.Send(ctx, m)
+		r, err := s.send(ctx, m)
 		if err != nil {
-			return fmt.Errorf("publish to %s: %w", p.topic, err)
+			return err
 		}
 		out := published{MessageID: r.MessageID, Offset: r.Offset, Reached: r.Text, Recall: r.Recall}
 		if err := e.line(out, strings.TrimSpace(fmt.Sprintf("%s  %s  %s", out.MessageID, out.Reached, out.Recall))); err != nil {
@@ -101,6 +102,51 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 		}
 	}
 	return nil
+}
+
+// sender publishes by way of whichever of the addresses serves.
+type sender struct {
+	p        *publishFlags
+	e        *env
+	addrs    []string // the next to be tried is first
+	secure   *tls.Config
+	producer *rocketmqclient.Producer // nil: not connected
+}
+
+// send publishes a message. What a broker did not answer for is sent again by way of the
+// next, with the same id: a try for each address.
+func (s *sender) send(ctx context.Context, m *rocketmqclient.Message) (rocketmqclient.SendResult, error) {
+	var r rocketmqclient.SendResult
+	var err error
+	for range s.addrs {
+		if s.producer == nil {
+			var tried int
+			s.producer, tried, err = firstOf(ctx, s.e.fleet.timeout, s.addrs, func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
+				return rocketmqclient.NewProducer(ctx, s.p.at.signs(rocketmqclient.Config{Endpoint: addr, TLS: s.secure}), s.p.topic)
+			})
+			if err != nil {
+				s.producer = nil
+				return r, err
+			}
+			s.addrs = append(s.addrs[tried:len(s.addrs):len(s.addrs)], s.addrs[:tried]...)
+		}
+		if r, err = s.producer.Send(ctx, m); err == nil {
+			return r, nil
+		}
+		err = fmt.Errorf("publish to %s: %w", s.p.topic, err)
+		if final(err) || ctx.Err() != nil {
+			break
+		}
+		s.close()
+	}
+	return r, err
+}
+
+func (s *sender) close() {
+	if s.producer != nil {
+		s.producer.Close()
+		s.producer = nil
+	}
 }
 
 func parseProperties(list []string) (map[string]string, error) {

@@ -39,7 +39,7 @@ delivered, whatever fails; it fails when the message has fallen due.`,
 }
 
 func runRecall(ctx context.Context, e *env, at *endpointFlags, topic, handle string) error {
-	endpoint, err := at.resolve(ctx, e)
+	addrs, err := at.addresses(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -47,11 +47,11 @@ func runRecall(ctx context.Context, e *env, at *endpointFlags, topic, handle str
 	if err != nil {
 		return err
 	}
-	start, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-	defer cancel()
-	producer, err := rocketmqclient.NewProducer(start, at.signs(rocketmqclient.Config{Endpoint: endpoint, TLS: secure}), topic)
+	producer, _, err := firstOf(ctx, e.fleet.timeout, addrs, func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
+		return rocketmqclient.NewProducer(ctx, at.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), topic)
+	})
 	if err != nil {
-		return fmt.Errorf("connect to %s: %w", endpoint, err)
+		return err
 	}
 	defer producer.Close()
 	id, err := producer.Recall(ctx, topic, handle)

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// A broker that is down, and a replica without a master, are passed over; a refusal is the
+// answer of all, and what none of them answers names each.
+func TestZoneMeansABrokerThatServes(t *testing.T) {
+	listen := func() string {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ln.Close() })
+		return ln.Addr().String()
+	}
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	dead, hung, busy, good, refuses := gone.Addr().String(), listen(), listen(), listen(), listen()
+	open := func(ctx context.Context, addr string) (string, error) {
+		switch addr {
+		case hung:
+			<-ctx.Done()
+			return "", ctx.Err()
+		case busy:
+			return "", &rocketmqclient.StatusError{Code: pb.Code_TOO_MANY_REQUESTS, Text: "no master"}
+		case refuses:
+			return "", &rocketmqclient.StatusError{Code: pb.Code_TOPIC_NOT_FOUND, Text: "no such topic"}
+		}
+		return addr, nil
+	}
+	began := time.Now()
+	got, tried, err := firstOf(t.Context(), 4*time.Second, []string{dead, hung, busy, good, refuses}, open)
+	if err != nil || got != good || tried != 4 {
+		t.Errorf("%q after %d, %v; want the one that serves", got, tried, err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("it took %v: one that hangs has its share of the time", took)
+	}
+	_, tried, err = firstOf(t.Context(), 4*time.Second, []string{busy, refuses, good}, open)
+	var refused *rocketmqclient.StatusError
+	if !errors.As(err, &refused) || refused.Code != pb.Code_TOPIC_NOT_FOUND || tried != 2 {
+		t.Errorf("%v after %d; want the refusal, which the next would repeat", err, tried)
+	}
+	if _, _, err = firstOf(t.Context(), time.Second, []string{dead, busy}, open); err == nil || !strings.Contains(err.Error(), dead) || !strings.Contains(err.Error(), busy) {
+		t.Errorf("%v; want an error that names both", err)
+	}
+}
