@@ -5,7 +5,7 @@ GOLANGCI_VERSION := v2.12.2
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak apache bench clean
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak rounds failover apache bench clean
 
 build: ## the binary, into bin/
 	go build -o bin/mqrouter ./cmd/mqrouter
@@ -56,6 +56,12 @@ soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/flow/... ./broker/... ./cmd/mqrouter/internal/sim ./cmd/mqrouter/internal/e2e/...
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/ship -seeds 10000
 	MQROUTER_RACE=1 go test -count=1 -timeout 1h -run 'TestFaults|TestLongCut' ./cmd/mqrouter/internal/e2e
+
+rounds: ## 200 rounds of faults on a replicated group; ARGS='-seed N -rounds N' replays
+	MQROUTER_LONG=1 go test -count=1 -timeout 4h -v -run 'TestRoundsOfFaults$$' ./cmd/mqrouter/internal/e2e $(ARGS)
+
+failover: ## for how long nobody publishes when a master dies, 50 times
+	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestTimeWithoutAPublish$$' ./cmd/mqrouter/internal/e2e
 
 apache: ## the clients' scenarios against Apache RocketMQ itself, and what differs
 	deploy/test/apache.sh

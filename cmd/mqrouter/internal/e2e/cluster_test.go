@@ -18,6 +18,8 @@ type cluster struct {
 	nodes map[string]*clusterNode
 	moved int                           // routers that were given new addresses
 	args  func(n *clusterNode) []string // more arguments of a node; nil: none
+
+	program string // empty: binary
 }
 
 type clusterNode struct {
@@ -98,7 +100,11 @@ func (c *cluster) up(name string) {
 	if c.args != nil {
 		args = append(args, c.args(n)...)
 	}
-	n.running = start(c.t, name, nil, binary, args...)
+	program := binary
+	if c.program != "" {
+		program = c.program
+	}
+	n.running = start(c.t, name, nil, program, args...)
 }
 
 // ready waits until a node's readiness page says so.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +22,25 @@ import (
 // binary is the mqrouter under test, built once by TestMain.
 var binary string
 
+// breakable is one with a layer that breaks its disk and clock (package faults), built
+// when a test asks for it.
+var breakable = sync.OnceValues(func() (string, error) {
+	path := binary + "-faults"
+	return path, build(path, "-tags", "faults")
+})
+
+// build builds the command.
+func build(path string, args ...string) error {
+	all := append([]string{"build", "-o", path}, args...)
+	if os.Getenv("MQROUTER_RACE") != "" { // the processes under test get the race detector
+		all = append(all, "-race")
+	}
+	if out, err := exec.Command("go", append(all, "github.com/mqrouter/mqrouter/cmd/mqrouter")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build: %w\n%s", err, out)
+	}
+	return nil
+}
+
 func TestMain(m *testing.M) {
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "mqrouter-e2e-")
@@ -32,13 +50,8 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "mqrouter")
-		args := []string{"build", "-o", binary, "github.com/mqrouter/mqrouter/cmd/mqrouter"}
-		if os.Getenv("MQROUTER_RACE") != "" { // the processes under test get the race detector
-			args = slices.Insert(args, 1, "-race")
-		}
-		build := exec.Command("go", args...)
-		if out, err := build.CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "build: %v\n%s", err, out)
+		if err := build(binary); err != nil {
+			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		code := m.Run()

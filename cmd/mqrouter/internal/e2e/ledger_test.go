@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	cryptorand "crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -41,6 +43,7 @@ type sent struct {
 	topic  string
 	stream string // messages of one stream are in order; empty: no order is promised
 	fifo   bool   // they are delivered in order, too
+	plain  bool   // its body is bodyOf its id
 	seq    int
 	acked  bool
 	from   string                    // zone
@@ -134,7 +137,7 @@ func (l *ledger) publish(name, endpoint string, pace time.Duration, next func(i 
 
 // one sends a letter and reports whether all that it takes was acknowledged.
 func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *stream, id string, seq int, next letter) bool {
-	m := &sent{id: id, homes: next.homes, topic: next.topic, stream: next.stream, fifo: next.group != "", seq: seq, from: next.from, at: time.Now(),
+	m := &sent{id: id, homes: next.homes, topic: next.topic, stream: next.stream, fifo: next.group != "", plain: next.version == 0 && next.size == 0, seq: seq, from: next.from, at: time.Now(),
 		seen: map[string]map[place]bool{}, first: map[string]time.Time{}, turns: map[string][]turn{}, rank: map[string]int{}, never: next.end != noTransaction}
 	out := next.message(id)
 	m.due = out.DeliverAt
@@ -171,9 +174,15 @@ func (l *ledger) one(ctx context.Context, producer *rocketmqclient.Producer, s *
 	return true
 }
 
+// bodyOf is the body of a message that has no other: what arrives is compared with it.
+func bodyOf(id string) []byte { return []byte(strings.Repeat(id, 4)) }
+
 // message is what is sent.
 func (next *letter) message(id string) *rocketmqclient.Message {
-	out := &rocketmqclient.Message{Topic: next.topic, ID: id, Properties: next.properties, MessageGroup: next.group, Body: fmt.Appendf(nil, "v%d", next.version)}
+	out := &rocketmqclient.Message{Topic: next.topic, ID: id, Properties: next.properties, MessageGroup: next.group, Body: bodyOf(id)}
+	if next.version > 0 {
+		out.Body = fmt.Appendf(nil, "v%d", next.version)
+	}
 	if next.size > 0 {
 		out.Body = make([]byte, next.size)
 	}
@@ -284,6 +293,9 @@ func (l *ledger) note(zone string, got []*rocketmqclient.Received) {
 			l.strays = append(l.strays, fmt.Sprintf("%s in %s", r.MessageID, zone))
 			continue
 		}
+		if m.plain && !bytes.Equal(r.Body, bodyOf(m.id)) {
+			l.strays = append(l.strays, fmt.Sprintf("%s in %s with other bytes than were sent: %q", r.MessageID, zone, r.Body))
+		}
 		if m.seen[zone] == nil {
 			m.seen[zone] = map[place]bool{}
 			m.first[zone] = time.Now()
@@ -366,7 +378,7 @@ func (l *ledger) arrived(m *mark, but ...string) error {
 			}
 			everywhere = false
 			if !slices.Contains(but, home) {
-				missing[home]++
+				missing[s.topic+" in "+home]++
 			}
 		}
 		return everywhere

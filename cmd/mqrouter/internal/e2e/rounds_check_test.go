@@ -46,6 +46,15 @@ func (a *arena) member(name string) (admin.Member, error) {
 	return *s.Member, nil
 }
 
+// statusOf is what a node says of itself, for the report of a failure.
+func (a *arena) statusOf(name string) string {
+	page, err := httpGet("http://" + a.nodes[name].admin + "/v1/status")
+	if err != nil {
+		return err.Error()
+	}
+	return page
+}
+
 // members asks every node of the group.
 func (a *arena) members() (map[string]admin.Member, error) {
 	all := map[string]admin.Member{}
@@ -93,7 +102,13 @@ func (a *arena) sameLogs() error {
 		return nil
 	})
 	var errs []error
-	for _, base := range a.segments(members[0]) {
+	bases := a.segments(members[0])
+	slices.Sort(bases)
+	for i, base := range bases {
+		end := end
+		if i+1 < len(bases) {
+			end = min(end, bases[i+1]) // a full disk may have kept what was reserved beyond
+		}
 		var first []byte
 		for i, name := range members {
 			b, err := os.ReadFile(filepath.Join(a.data(name), "log", fmt.Sprintf("%016x.log", base)))
@@ -112,7 +127,7 @@ func (a *arena) sameLogs() error {
 				continue
 			}
 			if at := differ(first, b); at >= 0 {
-				errs = append(errs, fmt.Errorf("%s and %s differ at position %d, both have committed %d", members[0], members[i], base+segmentHead+uint64(at), end))
+				errs = append(errs, fmt.Errorf("%s and %s differ at position %d, all have committed %d", members[0], members[i], base+segmentHead+uint64(at), end))
 			}
 		}
 	}

@@ -18,7 +18,10 @@ const heldFor = 10 * time.Second
 const unsynced = 2 * time.Second
 
 // window is a time during which something was broken.
-type window struct{ from, to time.Time }
+type window struct {
+	from, to time.Time
+	clock    bool // a node may have started with a wrong clock, which it believes then
+}
 
 // turn is one delivery as its consumer saw it.
 type turn struct {
@@ -28,11 +31,11 @@ type turn struct {
 
 // troubleBegins notes that from now on things are broken, until the returned func says
 // that they are whole again.
-func (l *ledger) troubleBegins() (over func()) {
+func (l *ledger) troubleBegins(clock bool) (over func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := len(l.troubles)
-	l.troubles = append(l.troubles, window{from: time.Now()})
+	l.troubles = append(l.troubles, window{from: time.Now(), clock: clock})
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -144,9 +147,9 @@ func (l *ledger) repeats() []error {
 			for i := 1; i < len(turns); i++ {
 				a, b := turns[i-1], turns[i]
 				switch {
-				case !a.answer.IsZero() && !l.troubled(window{a.settle, a.answer.Add(unsynced)}):
+				case !a.answer.IsZero() && !l.troubled(window{from: a.settle, to: a.answer.Add(unsynced)}):
 					errs = append(errs, fmt.Errorf("message %s of %s was settled in %s at %s and came again at %s", m.id, m.topic, zone, stamp(a.answer), stamp(b.got)))
-				case a.answer.IsZero() && b.got.Sub(a.asked) < heldFor && !l.troubled(window{a.asked, b.got}):
+				case a.answer.IsZero() && b.got.Sub(a.asked) < heldFor && !l.troubled(window{from: a.asked, to: b.got}):
 					errs = append(errs, fmt.Errorf("message %s of %s is a consumer's in %s since %s and came again at %s", m.id, m.topic, zone, stamp(a.got), stamp(b.got)))
 				}
 			}
@@ -162,7 +165,8 @@ func (l *ledger) early() []error {
 	var errs []error
 	for _, m := range l.sent {
 		for zone, at := range m.first {
-			if !m.due.IsZero() && at.Before(m.due) {
+			astray := slices.ContainsFunc(l.troubles, func(t window) bool { return t.clock && t.from.Before(at) && (t.to.IsZero() || at.Before(t.to)) })
+			if !m.due.IsZero() && at.Before(m.due) && !astray {
 				errs = append(errs, fmt.Errorf("message %s came to %s %v before it was due", m.id, zone, m.due.Sub(at)))
 			}
 		}

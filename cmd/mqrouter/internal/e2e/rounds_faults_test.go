@@ -18,6 +18,9 @@ type blow struct {
 	strike func()
 	last   time.Duration // until the next blow, or the heal
 	heal   func()        // nil: healing the network is enough
+	disk   bool          // a disk is broken: what it breaks is started again when it ends
+	rot    bool          // a store is damaged: there is one such blow a round at most
+	clock  bool
 }
 
 // kindOfBlow draws one.
@@ -40,6 +43,12 @@ var kindsOfBlows = []kindOfBlow{
 	{1, everybody},
 	{2, sidesKilled},
 	{2, citiesCut},
+	{2, fullDisks},
+	{2, slowDisk},
+	{3, brokenDisk},
+	{3, clockStep},
+	{3, rottenOld},
+	{3, rottenNew},
 }
 
 // draw returns the blows of a round, one or two.
@@ -53,7 +62,10 @@ func (a *arena) draw(rnd *rand.Rand) []blow {
 		at := rnd.IntN(sum)
 		for _, k := range kindsOfBlows {
 			if at -= k.weight; at < 0 {
-				blows = append(blows, k.draw(a, rnd))
+				b := k.draw(a, rnd)
+				if !b.rot || len(blows) == 0 || !blows[0].rot { // one sound copy has to stay
+					blows = append(blows, b)
+				}
 				break
 			}
 		}
@@ -209,29 +221,28 @@ func voteless(a *arena, rnd *rand.Rand) blow {
 		}
 	}
 	if rnd.IntN(2) == 0 {
-		return blow{fmt.Sprintf("SIGKILL of two voters, %v, for %v", gone, d), each(a.kill), d, each(a.revive)}
+		return blow{name: fmt.Sprintf("SIGKILL of two voters, %v, for %v", gone, d), strike: each(a.kill), last: d, heal: each(a.revive)}
 	}
-	return blow{fmt.Sprintf("SIGSTOP of two voters, %v, for %v", gone, d), each(func(v string) { a.signal(v, syscall.SIGSTOP) }), d,
-		each(func(v string) { a.signal(v, syscall.SIGCONT) })}
+	return blow{name: fmt.Sprintf("SIGSTOP of two voters, %v, for %v", gone, d), last: d,
+		strike: each(func(v string) { a.signal(v, syscall.SIGSTOP) }), heal: each(func(v string) { a.signal(v, syscall.SIGCONT) })}
 }
 
 // everybody is a city without power.
 func everybody(a *arena, _ *rand.Rand) blow {
-	return blow{"SIGKILL of the whole group", func() {
-		for _, v := range members {
-			a.kill(v)
+	each := func(f func(string)) func() {
+		return func() {
+			for _, v := range members {
+				f(v)
+			}
 		}
-	}, 0, func() {
-		for _, v := range members {
-			a.revive(v)
-		}
-	}}
+	}
+	return blow{name: "SIGKILL of the whole group", strike: each(a.kill), heal: each(a.revive)}
 }
 
 // sidesKilled kills what the group's flows pass and where they go.
 func sidesKilled(a *arena, rnd *rand.Rand) blow {
 	side, down := []string{"rt-a", "rt-b", "rz-b-1"}[rnd.IntN(3)], between(rnd, 0, 2*time.Second)
-	return blow{fmt.Sprintf("SIGKILL of %s, down for %v", side, down), func() { a.kill(side) }, down, func() { a.revive(side) }}
+	return blow{name: fmt.Sprintf("SIGKILL of %s, down for %v", side, down), strike: func() { a.kill(side) }, last: down, heal: func() { a.revive(side) }}
 }
 
 func citiesCut(a *arena, rnd *rand.Rand) blow {
@@ -240,9 +251,9 @@ func citiesCut(a *arena, rnd *rand.Rand) blow {
 		from, to = to, from
 	}
 	if rnd.IntN(2) == 0 {
-		return blow{fmt.Sprintf("nothing passes between the cities for %v", d), func() { a.net.part(from, to) }, d, nil}
+		return blow{name: fmt.Sprintf("nothing passes between the cities for %v", d), strike: func() { a.net.part(from, to) }, last: d}
 	}
-	return blow{fmt.Sprintf("nothing passes from %s to %s for %v", from[0], to[0], d), func() { a.net.lose(from, to) }, d, nil}
+	return blow{name: fmt.Sprintf("nothing passes from %s to %s for %v", from[0], to[0], d), strike: func() { a.net.lose(from, to) }, last: d}
 }
 
 // dialler finds out which node has connected from a port of 127.0.0.1: the kernel

@@ -26,7 +26,11 @@ func TestRoundsOfFaults(t *testing.T) {
 	a := newArena(t)
 	rnd := attackRand(t)
 	a.start()
-	for i := range rounds(20, 200) {
+	n := rounds(20, 200)
+	if *roundsFlag > 0 {
+		n = *roundsFlag
+	}
+	for i := range n {
 		a.round(i+1, rnd)
 	}
 	a.finish()
@@ -55,6 +59,7 @@ type arena struct {
 	pulse  pulse // of publishes into the replicated group
 	watch  *reigns
 	said   []string // what was done in this round
+	sick   bool     // a disk is broken in this round: a node may end, and is started again
 
 	mu   sync.Mutex
 	runs map[string][]*process // every process of each node; guarded by mu
@@ -66,10 +71,14 @@ func newArena(t *testing.T) *arena {
 	text, net := relayDoors(t, readFile(t, a.topology()), 0)
 	net.dialler = a.dialler
 	a.net = net
-	if err := os.WriteFile(a.topology(), []byte(text), 0o644); err != nil {
+	var err error
+	if err = os.WriteFile(a.topology(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	a.args = func(*clusterNode) []string { return []string{"--bind", "127.0.0.1"} }
+	if a.program, err = breakable(); err != nil {
+		t.Fatal(err)
+	}
 	a.ledger = newLedger(t)
 	a.ledger.homeOf = func(broker string) string { return broker[:strings.LastIndexByte(broker, '-')] }
 	t.Cleanup(a.keep)
@@ -150,8 +159,8 @@ func (a *arena) pulseOf(zone string) *pulse {
 func (a *arena) round(number int, rnd *rand.Rand) {
 	a.t.Helper()
 	blows := a.draw(rnd)
-	over := a.ledger.troubleBegins()
-	a.said = nil
+	over := a.ledger.troubleBegins(len(blows) > 1 && slices.ContainsFunc(blows, func(b blow) bool { return b.clock }))
+	a.said, a.sick = nil, slices.ContainsFunc(blows, func(b blow) bool { return b.disk || b.rot })
 	began := time.Now()
 	say := func(text string) {
 		a.said = append(a.said, fmt.Sprintf("+%.1fs %s", time.Since(began).Seconds(), text))
@@ -176,7 +185,13 @@ func (a *arena) round(number int, rnd *rand.Rand) {
 	m := a.ledger.mark()
 	eventually(a.t, what+": every publisher goes on", time.Minute, func() error { return a.ledger.goesOn(m, 5) })
 	over()
-	eventually(a.t, what+": what was acknowledged arrives", time.Minute, func() error { return a.ledger.arrived(m) })
+	eventually(a.t, what+": what was acknowledged arrives", time.Minute, func() error {
+		err := a.ledger.arrived(m)
+		if err != nil && time.Since(healed) > 50*time.Second {
+			return fmt.Errorf("%w\n%s", err, a.statusOf(a.master()))
+		}
+		return err
+	})
 	if err := errors.Join(a.ledger.soFar(), a.sameLogs(), a.watch.verdict()); err != nil {
 		a.t.Fatalf("%s: %v", what, err)
 	}
@@ -205,6 +220,9 @@ func (a *arena) whole(what string) {
 		for name, n := range a.nodes {
 			select {
 			case <-n.running.done:
+				if a.sick && slices.Contains(members, name) {
+					a.supervise(name)
+				}
 				return fmt.Errorf("%s ended: %w", name, n.running.err)
 			default:
 			}
@@ -250,7 +268,12 @@ func (a *arena) keep() {
 			}
 		}
 	}
-	a.t.Logf("-seed=%d; this round: %s; the nodes' logs, one for each start: %s", attackSeed(), strings.Join(a.said, ", "), dir)
+	for _, name := range members {
+		if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(a.data(name), "log"))); err != nil {
+			a.t.Log(err)
+		}
+	}
+	a.t.Logf("-seed=%d; this round: %s; what the nodes said, once for each start, and the members' commit logs: %s", attackSeed(), strings.Join(a.said, ", "), dir)
 }
 
 // sane looks for what no node may ever say.

@@ -109,7 +109,7 @@ func (l *Layer) fault(op disk.Op, name string) error {
 // are reserved as a whole before they are written, and META has its place.
 func takesSpace(op disk.Op, name string) bool {
 	switch op {
-	case disk.OpCreate, disk.OpMkdir, disk.OpPreallocate, disk.OpTruncate:
+	case disk.OpCreate, disk.OpMkdir, disk.OpPreallocate:
 		return true
 	case disk.OpWrite:
 		return !strings.HasSuffix(name, ".log") && filepath.Base(name) != "META" && filepath.Base(name) != "spare.new"
