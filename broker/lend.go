@@ -225,16 +225,14 @@ func (s *lentSnapshot) readIndexes(p []byte, off int64) (n int, err error) {
 	}
 	for n < len(p) {
 		at := off + int64(n)
+		// The first one that ends beyond; empty ones end where they begin.
 		i, found := slices.BinarySearchFunc(s.list, at, func(x lentIndex, at int64) int {
 			if x.off+x.bytes() <= at {
 				return -1
 			}
-			return cmp.Compare(x.off, at)
+			return 0
 		})
-		if !found && i < len(s.list) && s.list[i].off > at {
-			i--
-		}
-		if i < 0 || i >= len(s.list) || s.list[i].off > at {
+		if !found {
 			return n, io.EOF
 		}
 		got, err := s.readBlock(&s.list[i], p[n:], at-s.list[i].off)
