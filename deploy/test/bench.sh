@@ -130,6 +130,13 @@ resolve='go test -run ^$ -bench ^BenchmarkResolve$ -benchmem ./zone'
 $resolve | awk '/^BenchmarkResolve/ { sub(/^BenchmarkResolve\/?/, "", $1); sub(/-[0-9]+$/, "", $1); printf "%s|%s %s, %s %s\n", $1, $3, $4, $(NF-1), $NF }' |
 	while IFS='|' read -r what figure; do row "resolve, 10,000 zones, 100,000 shards ${what:+($what)}" "$figure" "$resolve"; done
 
+shipped='go test -run ^$ -bench ^BenchmarkShippedAppend$ ./broker/commitlog'
+$shipped | awk '/^BenchmarkShippedAppend/ { split($1, p, /[\/=-]/); printf "shipped append of 1 KiB in one process, %s publishers, %s copies|%.0f appends/s (%.3f ms each)\n", p[3], p[5], 1e9 / $3, $3 / 1e6 }' |
+	while IFS='|' read -r what figure; do row "$what" "$figure" "$shipped"; done
+catchup='go test -run ^$ -bench ^BenchmarkCatchUp$ -benchtime 1x ./broker/commitlog'
+$catchup | awk '/^BenchmarkCatchUp/ { printf "%s %s\n", $5, $6 }' |
+	while read -r figure; do row "catch-up of an empty replica, 128 MiB in one process" "$figure" "$catchup"; done
+
 row "open a broker with $retained messages of 200 bytes" \
 	"$("$bin" bench recovery --dir "$dir" --messages "$retained" --size 200 | sed 's/^.*bytes: //')" \
 	"mqrouter bench recovery --messages $retained --size 200"

@@ -24,7 +24,7 @@ func TestBenchPrintsEveryFigure(t *testing.T) {
 	}
 	out := p.output()
 	wants := []string{"raw loop, 256 records", "durable publish, 256 publishers, 32 a request", "at 1,000 messages/s", "to receive in another",
-		"cross-city flow, json bodies", "broadcast to three cities", "resolve, 10,000 zones", "open a broker with",
+		"cross-city flow, json bodies", "broadcast to three cities", "resolve, 10,000 zones", "1 publishers, 3 copies", "64 publishers, 1 copies", "catch-up of an empty replica", "open a broker with",
 		"memory of a broker that has nothing to do", "memory of a broker with 5000 delayed messages", "memory of a broker with 100 topics that nobody", "memory of a broker with 100 topics and a message"}
 	for _, kind := range []string{"normal", "fifo", "delay", "transaction"} {
 		wants = append(wants, kind+" messages in a zone, 1,000 messages/s", kind+" messages in a zone, 16 publishers")
