@@ -17,6 +17,7 @@ type op struct {
 	finished func(error) // called once, in log order for successes; must not block
 	waiter   chan error  // capacity 1; told when finished is nil
 	lites    []liteName  // that have a place until the batch ends; see liteRoom
+	inSync   int         // members that must be in sync when it is done; see enoughInSync
 }
 
 // append hands the entries to the log. finished is called once unless append
@@ -47,6 +48,9 @@ func endOp(batch *commitlog.Batch, err error) {
 	}
 	if m := o.owner.member; m != nil && (err != nil || !o.owner.mayAnswer()) {
 		err = o.owner.unanswered(err)
+	}
+	if err == nil && o.inSync > 1 {
+		err = o.owner.enoughInSync(o.inSync)
 	}
 	if o.finished == nil {
 		o.waiter <- err

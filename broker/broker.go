@@ -284,12 +284,16 @@ func (b *Broker) Close() error {
 	return b.closeErr
 }
 
-// fail records the first failure after which the fold cannot go on.
+// fail records the first failure after which the fold cannot go on. A master is none
+// any more: others can go on.
 func (b *Broker) fail(err error) {
 	b.failOnce.Do(func() {
 		b.failErr = err
 		b.logger.Error("broker stops", "group", string(b.self), "err", err)
 		close(b.failed)
+		if b.member != nil {
+			b.depose(err)
+		}
 	})
 }
 

@@ -42,6 +42,7 @@ const (
 	KindLiteName                          // no name of a lite topic
 	KindLiteTopics                        // as many lite topics live as the topic may have
 	KindLiteSubscriptions                 // a client has named as many lite topics as it may
+	KindUnconfirmed                       // stored, while fewer members came to be in sync than the topic asks for; send it again
 )
 
 var kindWords = [...]string{
@@ -56,6 +57,7 @@ var kindWords = [...]string{
 	KindTransaction: "transaction id", KindDecided: "decided before", KindConflict: "conflict",
 	KindNotMaster: "not the master", KindInSync: "too few members in sync",
 	KindLiteName: "lite topic", KindLiteTopics: "too many lite topics", KindLiteSubscriptions: "too many lite subscriptions",
+	KindUnconfirmed: "stored at too few members",
 }
 
 // String returns the kind in words.
@@ -107,7 +109,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Retryable reports whether the same call may succeed later.
 func (e *Error) Retryable() bool {
 	switch e.Kind {
-	case KindDiskFull, KindBudget, KindBusy, KindUnavailable, KindNotMaster, KindInSync:
+	case KindDiskFull, KindBudget, KindBusy, KindUnavailable, KindNotMaster, KindInSync, KindUnconfirmed:
 		return true
 	}
 	return false

@@ -49,8 +49,8 @@ var _ ship.Restore = (*Restore)(nil)
 func NewRestore(fsys disk.FS, dir string) *Restore { return &Restore{fs: fsys, dir: dir} }
 
 // Start implements ship.Restore.
-func (r *Restore) Start(_ context.Context, files []ship.File) error {
-	if err := r.forget(); err != nil {
+func (r *Restore) Start(ctx context.Context, files []ship.File) error {
+	if err := r.Forget(ctx); err != nil {
 		return err
 	}
 	for _, f := range files {
@@ -59,11 +59,11 @@ func (r *Restore) Start(_ context.Context, files []ship.File) error {
 		}
 		file, err := r.fs.Create(path.Join(r.dir, incomingPrefix+f.Name))
 		if err != nil {
-			return errors.Join(err, r.forget())
+			return errors.Join(outOfSpace(err), r.Forget(ctx))
 		}
 		r.names, r.files, r.sizes, r.at = append(r.names, f.Name), append(r.files, file), append(r.sizes, f.Size), append(r.at, 0)
 		if err := file.Preallocate(f.Size); err != nil {
-			return errors.Join(err, r.forget())
+			return errors.Join(outOfSpace(err), r.Forget(ctx))
 		}
 	}
 	return nil
@@ -85,9 +85,17 @@ func snapshotPosition(name string) (record.Position, bool) {
 	return record.Position(p), err == nil
 }
 
-// forget removes what an earlier transfer left, one that was installed included: who
-// receives again does not want it.
-func (r *Restore) forget() error {
+// outOfSpace marks an error that says that the disk is full.
+func outOfSpace(err error) error {
+	if disk.IsFull(err) {
+		return fmt.Errorf("%w: %w", ship.ErrFull, err)
+	}
+	return err
+}
+
+// Forget implements ship.Restore: one that was installed is taken back, too. INSTALL
+// goes first, so that Open never meets an order without its files.
+func (r *Restore) Forget(context.Context) error {
 	var err error
 	for _, f := range r.files {
 		err = errors.Join(err, f.Close())
@@ -119,7 +127,7 @@ func (r *Restore) Write(_ context.Context, file int, off int64, p []byte) error 
 		return &SnapshotError{Name: incomingPrefix, What: "a part is not what follows"}
 	}
 	if _, err := r.files[file].WriteAt(p, off); err != nil {
-		return err
+		return outOfSpace(err)
 	}
 	r.at[file] += int64(len(p))
 	return nil

@@ -66,6 +66,21 @@ func (b *Broker) Role() Role { return Role(b.role.Load()) }
 // broker that is alone.
 func (b *Broker) Log() *commitlog.Log { return b.shared }
 
+// Err returns why the broker cannot go on with its store, or nil: the fold or the log
+// failed. It is closed and opened again then, and must not be elected before.
+func (b *Broker) Err() error {
+	if err := b.failure(); err != nil {
+		return err
+	}
+	if b.shared != nil {
+		return b.shared.Err()
+	}
+	return nil
+}
+
+// Failed is closed when the fold has failed; Err says why.
+func (b *Broker) Failed() <-chan struct{} { return b.failed }
+
 // serves reports whether the broker is the one that decides for its group.
 func (b *Broker) serves() bool { return b.member == nil || b.Role() == RoleMaster }
 
@@ -183,6 +198,10 @@ func (b *Broker) Promote(ctx context.Context, epoch uint64, id record.LineageID)
 		b.mu.Unlock()
 		return b.notMaster("promote")
 	}
+	if err := NewRestore(b.fs, b.dir).Forget(ctx); err != nil { // it would replace what is written from here on
+		b.mu.Unlock()
+		return &Error{Op: "promote", Kind: kindOfLog(err), Err: err}
+	}
 	b.led, b.ledEpoch = make(chan struct{}), epoch
 	b.role.Store(uint32(RolePromoting))
 	b.mu.Unlock()
@@ -279,6 +298,20 @@ func (b *Broker) checkInSync(t *zone.TopicInfo) error {
 	if n := b.member.InSync(); n < t.MinInSync {
 		return &Error{Op: "publish", Kind: KindInSync, Topic: t.Name,
 			Text: fmt.Sprintf("%d members of the broker group are in sync; the topic asks for %d", n, t.MinInSync)}
+	}
+	return nil
+}
+
+// enoughInSync is checkInSync once the batch is done. Whoever is in sync then has all
+// that is committed; with fewer than asked for, what was stored has as few copies, and
+// its sender is told so instead of an acknowledgement.
+func (b *Broker) enoughInSync(want int) error {
+	if b.member == nil || b.member.InSync == nil {
+		return nil
+	}
+	if n := b.member.InSync(); n < want {
+		return &Error{Op: "publish", Kind: KindUnconfirmed,
+			Text: fmt.Sprintf("it may have been stored, at %d members of the broker group where the topic asks for %d: send it again", n, want)}
 	}
 	return nil
 }

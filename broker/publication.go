@@ -31,7 +31,7 @@ func (b *Broker) publication(n int) *publication {
 	if !ok {
 		p = new(publication)
 	}
-	p.op.batch.Buffered, p.op.batch.Ack, p.left, p.once = true, commitlog.AckSynced, n, record.Once{}
+	p.op.batch.Buffered, p.op.batch.Ack, p.op.inSync, p.left, p.once = true, commitlog.AckSynced, 0, n, record.Once{}
 	p.op.batch.Entries = slices.Grow(p.op.batch.Entries[:0], n)
 	p.which = slices.Grow(p.which[:0], n)
 	return p

@@ -29,8 +29,8 @@ func wallNow() time.Time { return time.Now().Round(0) }
 // Publish stores the messages in one append and waits until they are committed
 // and folded. out has one element a message; it takes the result of each,
 // including its own error. The returned error is for the call as a whole: out
-// is not filled then, and when it is of ctx or KindNotMaster, the messages may be
-// stored nevertheless. Messages that all are of buffered topics are answered when
+// is not filled then, and when it is of ctx, KindNotMaster or KindUnconfirmed, the
+// messages may be stored nevertheless. Messages that all are of buffered topics are answered when
 // they are handed to the operating system, with LevelAccepted and offset -1;
 // likewise, in a group with replicas, those of topics with an early durability when
 // as many disks have them as the most careful of these topics asks for.
@@ -208,6 +208,7 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	plain := !waits && r.Level != LevelHalf
 	p.op.batch.Buffered = p.op.batch.Buffered && t.info.Durability == zone.DurabilityBuffered && plain
 	p.op.batch.Ack = min(p.op.batch.Ack, b.ackOf(t.info, plain))
+	p.op.inSync = max(p.op.inSync, t.info.MinInSync)
 	return nil
 }
 

@@ -13,7 +13,7 @@ var (
 	// ErrFull: no space can be allocated, as a rule because the disk is full (the
 	// cause is wrapped with it). Appends are refused, reads work, and the log
 	// recovers by itself when there is space again.
-	ErrFull = errors.New("commitlog: no space can be allocated")
+	ErrFull = fmt.Errorf("commitlog: %w", ship.ErrFull)
 	// ErrStopped: a write or fsync failed, so nobody can tell what is durable.
 	// The log takes no append until the store is opened again.
 	ErrStopped = errors.New("commitlog: stopped by a failed write")

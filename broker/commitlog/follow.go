@@ -35,7 +35,9 @@ func (l *Log) follow() error {
 	l.following.mu.Lock()
 	err := ErrNotStarted
 	if l.gated && !l.following.over { // else the fields are the writer's
-		err = l.writer.failed
+		if err = l.writer.failed; err == nil {
+			err = l.gate.failure() // what is committed cannot be read: it is of no use
+		}
 	}
 	if err != nil {
 		l.following.mu.Unlock()

@@ -207,6 +207,7 @@ type emptyStore struct{ m *shipped }
 
 func (e *emptyStore) Start(context.Context, []ship.File) error        { return nil }
 func (e *emptyStore) Write(context.Context, int, int64, []byte) error { return nil }
+func (e *emptyStore) Forget(context.Context) error                    { return nil }
 func (e *emptyStore) Install(ctx context.Context, o ship.Origin) error {
 	if err := e.m.h.Close(); err != nil {
 		return err

@@ -37,6 +37,7 @@ var codeOf = map[broker.Kind]pb.Code{
 	broker.KindConflict:     pb.Code_ILLEGAL_MESSAGE_ID,
 	broker.KindNotMaster:    pb.Code_TOO_MANY_REQUESTS,
 	broker.KindInSync:       pb.Code_HA_NOT_AVAILABLE,
+	broker.KindUnconfirmed:  pb.Code_SLAVE_PERSISTENCE_TIMEOUT,
 	broker.KindLiteName:     pb.Code_ILLEGAL_LITE_TOPIC,
 	broker.KindLiteTopics:   pb.Code_LITE_TOPIC_QUOTA_EXCEEDED,
 

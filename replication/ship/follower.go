@@ -106,7 +106,7 @@ var errNewTerm = errors.New("ship: the term has changed")
 // called once.
 func (f *Follower) Run(ctx context.Context) error {
 	defer f.metrics.close()
-	failures := 0
+	failures, full := 0, 0
 	for ctx.Err() == nil {
 		f.mu.Lock()
 		to := f.target
@@ -130,6 +130,12 @@ func (f *Follower) Run(ctx context.Context) error {
 		default:
 			failures++
 		}
+		if errors.Is(err, ErrFull) {
+			pause(ctx, f.untilSpace(full), f.told)
+			full++
+			continue
+		}
+		full = 0
 		if !errors.Is(err, errNewTerm) {
 			pause(ctx, f.backoff(failures), f.told)
 		}

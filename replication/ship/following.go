@@ -151,6 +151,11 @@ func (s *following) follow(ctx context.Context, answer wire.Frame) error {
 	if err := s.align(ctx, &lead); err != nil {
 		return err
 	}
+	// A copy that was received and is not in place yet must not replace what is written
+	// from here on.
+	if err := s.f.o.Restore.Forget(ctx); err != nil {
+		return &LogError{Op: "restore", Err: err}
+	}
 	s.table, s.commit, s.heard, s.stale = lead.Lineage, lead.Committed, time.Now(), true
 	s.rows = missing(lead.Lineage, s.f.o.Log.Lineage())
 	s.f.o.Logger.Info("following", "peer", string(s.to.master), "epoch", lead.Epoch, "from", lead.From)
@@ -293,7 +298,7 @@ func (s *following) write(ctx context.Context, st Stretch) error {
 		s.rows--
 	}
 	if err := l.AppendRaw(ctx, st); err != nil {
-		if errors.Is(err, ErrRefused) {
+		if errors.Is(err, ErrRefused) || errors.Is(err, ErrFull) {
 			return err
 		}
 		return &LogError{Op: "append", Err: err}

@@ -17,6 +17,9 @@ var (
 	// ErrRefused: a stretch of the log is not what must follow here, or its bytes
 	// are damaged. Nothing of it was kept.
 	ErrRefused = errors.New("ship: bytes are not what follows in this log")
+	// ErrFull: there is no space. Nothing is broken, and nothing of the call was kept;
+	// the log goes on when there is space again.
+	ErrFull = errors.New("no space can be allocated")
 )
 
 // View is what any member's log says of itself. All methods return at once and
@@ -107,8 +110,8 @@ type FollowerLog interface {
 	// and checksum and the lineage of every frame before it writes anything. The
 	// bytes may be reused when it returns; they are not durable then.
 	//
-	// Errors: ErrRefused; others say that the disk failed or is full. After an
-	// error End has not moved.
+	// Errors: ErrRefused, ErrFull; others say that the disk failed. After an error End
+	// has not moved.
 	AppendRaw(ctx context.Context, s Stretch) error
 
 	// Sync makes everything that was appended durable and returns Synced. An error

@@ -33,7 +33,7 @@ func (s *following) seed(ctx context.Context, answer wire.Frame) error {
 	}
 	o.Logger.Info("taking a snapshot of the master", "peer", string(s.to.master), "begin", x.Begin, "files", len(files))
 	if err := o.Restore.Start(ctx, files); err != nil {
-		return &LogError{Op: "restore", Err: err}
+		return restoring("restore", err)
 	}
 	s.heard = time.Now()
 	for i, f := range files {
@@ -47,7 +47,7 @@ func (s *following) seed(ctx context.Context, answer wire.Frame) error {
 	}
 	origin := Origin{Incarnation: x.Incarnation, Lanes: int(x.Lanes), Begin: x.Begin, Lineage: x.Lineage}
 	if err := o.Restore.Install(ctx, origin); err != nil {
-		return &LogError{Op: "install", Err: err}
+		return restoring("install", err)
 	}
 	o.Logger.Info("store replaced by the master's", "peer", string(s.to.master), "begin", x.Begin)
 	return ErrReplaced
@@ -84,7 +84,7 @@ func (s *following) filePart(ctx context.Context, file int, off, size int64) (in
 		return 0, breach("parts of a snapshot do not fit each other")
 	}
 	if err := s.f.o.Restore.Write(ctx, file, off, p.Data); err != nil {
-		return 0, &LogError{Op: "restore", Err: err}
+		return 0, restoring("restore", err)
 	}
 	s.credited += uint64(n)
 	return n, nil

@@ -352,6 +352,8 @@ func (r *simRestore) Start(_ context.Context, files []File) error {
 	return nil
 }
 
+func (r *simRestore) Forget(context.Context) error { return nil } // Install is done at once
+
 func (r *simRestore) Write(_ context.Context, file int, off int64, p []byte) error {
 	if int(off) != len(r.files[file]) {
 		r.n.w.fault("%s: hole in a file", r.n.name)

@@ -59,7 +59,7 @@ type Snapshot interface {
 // touched, and what was written before a crash is forgotten.
 type Restore interface {
 	// Start forgets what an earlier transfer has left and expects the files.
-	// It refuses what would not fit on the disk.
+	// It refuses what would not fit on the disk (ErrFull), as Write does.
 	Start(ctx context.Context, files []File) error
 	// Write writes a part of a file. The parts of a file come in order, without
 	// hole.
@@ -71,4 +71,7 @@ type Restore interface {
 	// Until then the old one stands and must not grow. Follow ends with ErrReplaced
 	// after it: whoever owns the store opens it again.
 	Install(ctx context.Context, o Origin) error
+	// Forget takes back, durably, whatever was received or ordered: the store that
+	// stands there stays. A log that is going to be written to needs that first.
+	Forget(ctx context.Context) error
 }
