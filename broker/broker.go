@@ -51,6 +51,8 @@ type Broker struct {
 	healed  int             // indexes that opening made anew; not changed later
 	view    atomic.Pointer[view]
 
+	leadable atomic.Pointer[verdict] // of CanLead, the last one
+
 	ctx    context.Context // ends when Close begins
 	cancel context.CancelFunc
 	loops  sync.WaitGroup

@@ -134,7 +134,8 @@
 // the log still holds, under the numbers that the newest snapshot says, unless
 // the log leaves open which those are. While a replica is given its store, the files
 // incoming-* hold it; once they are all there, INSTALL says so, and Open makes them
-// the store. The bodies of control records are described in control.go and
+// the store. A log that is damaged is moved aside to log.damaged-<time> (SetAside). The
+// bodies of control records are described in control.go and
 // cause.go.
 //
 // A flow's index keeps entries longer than the log their records: as long as a

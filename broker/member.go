@@ -241,7 +241,7 @@ func (b *Broker) Lead(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if err := b.ApplyTopology(ctx, b.Topology()); err != nil {
+	if err := b.takeUpTopology(ctx); err != nil {
 		return err
 	}
 	if err := b.enter("lead"); err != nil {

@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -135,4 +136,98 @@ func promoted(m *memberNode) *memberNode {
 	m.answers()
 	l.close()
 	return m
+}
+
+// A member whose topology is older than the one that its group has applied leads all
+// the same when it is elected, under its own, and says so.
+func TestAMemberWithAnOlderTopologyLeads(t *testing.T) {
+	older, newer := sample(t), sample(t, epoch(2)[0], epoch(2)[1])
+	a := openMember(t, disk.NewMem(), newer, testLimits())
+	b := openMember(t, disk.NewMem(), older, testLimits())
+	b.Close()
+	copyStore(t, promoted(a), b.fs)
+	b = openMember(t, b.fs, older, testLimits())
+	l := newLink(a, b)
+	sent := a.publishN("orders", "m", 3)
+	b.caughtUp(a.Log().Committed())
+	l.close()
+	a.Close()
+	if err := b.CanLead(); err != nil {
+		t.Fatalf("not fit: %v", err)
+	}
+	b.promote(2)
+	l = newLink(b)
+	defer l.close()
+	b.answers()
+	if applied, outdated := b.Outdated(); !outdated || applied != newer.Epoch || b.Topology().Epoch != older.Epoch {
+		t.Errorf("serves with %s, %s is applied, outdated: %v", b.Topology().Epoch, applied, outdated)
+	}
+	sent = append(sent, b.publishN("orders", "n", 1)...)
+	wantOnce(t, b.drain("orders-billing", "orders"), sent)
+	if err := b.ApplyTopology(t.Context(), sample(t, epoch(3)[0], epoch(3)[1])); err != nil {
+		t.Errorf("the next topology: %v", err)
+	}
+	if _, outdated := b.Outdated(); outdated {
+		t.Error("still outdated")
+	}
+}
+
+// A member whose topology moves what the group owns could not lead, and says so before
+// it is elected; one that runs refuses it as a master does.
+func TestAMemberWithARefusedTopologyIsNotElected(t *testing.T) {
+	topo := sample(t)
+	moved := sample(t, epoch(2)[0], epoch(2)[1], "rz02: 20-39", "rz02: 20-38", "rz03: 40-59", "rz03: 39-59")
+	a := openMember(t, disk.NewMem(), topo, testLimits())
+	b := openMember(t, disk.NewMem(), topo, testLimits())
+	b.Close()
+	copyStore(t, promoted(a), b.fs)
+	b = openMember(t, b.fs, topo, testLimits())
+	l := newLink(a, b)
+	a.publishN("orders", "m", 1)
+	b.caughtUp(a.Log().Committed())
+	l.close()
+	if err := b.ApplyTopology(t.Context(), moved); KindOf(err) != KindUnsupported || b.Topology() != topo {
+		t.Errorf("a replica that runs took it: %v", err)
+	}
+	if err := b.CanLead(); err != nil {
+		t.Errorf("not fit with the one it had: %v", err)
+	}
+	b.Close()
+	b = openMember(t, b.fs, moved, testLimits())
+	if err := b.CanLead(); KindOf(err) != KindUnsupported {
+		t.Errorf("fit with a topology under which it cannot lead: %v", err)
+	}
+}
+
+// A damaged store makes way, so that the member opens empty and can be given its
+// master's; its log is kept.
+func TestADamagedStoreMakesWay(t *testing.T) {
+	a := openMember(t, disk.NewMem(), sample(t), testLimits())
+	promoted(a)
+	a.Close()
+	f, err := a.fs.Open("store/log/META")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Truncate(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Open(t.Context(), a.options())
+	if !commitlog.Damaged(err) {
+		t.Fatalf("opened with %v", err)
+	}
+	folder, err := SetAside(a.fs, "store", time.Unix(1e9, 0))
+	if err != nil || folder != "log.damaged-20010909T014640Z" {
+		t.Fatalf("%s, %v", folder, err)
+	}
+	if names, err := a.fs.List("store/" + folder); err != nil || len(names) < 2 {
+		t.Errorf("kept: %v, %v", names, err)
+	}
+	b := openMember(t, a.fs, a.topo, testLimits())
+	if b.Log().Incarnation() != 0 || b.Err() != nil {
+		t.Errorf("incarnation %x, %v", b.Log().Incarnation(), b.Err())
+	}
 }

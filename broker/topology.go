@@ -88,6 +88,9 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 		return err
 	}
 	if b.member != nil && b.Role() != RoleMaster && b.Role() != RolePromoting {
+		if err := b.checkLeadable(v); err != nil {
+			return err // as its master refuses it
+		}
 		b.view.Store(v) // the master has it logged
 		return nil
 	}
@@ -121,5 +124,66 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 	poke(b.overKick)
 	b.dueAll.Store(true)
 	poke(b.dueKick)
+	return nil
+}
+
+// checkLeadable returns why this broker could not decide for its group under a
+// topology, or nil. One that is older than what was applied will do: it is in force
+// here until this node has the newer one.
+func (b *Broker) checkLeadable(v *view) error {
+	if err := b.checkOwners(v); err != nil {
+		return err
+	}
+	return b.checkLiteKinds(v)
+}
+
+// verdict is what CanLead said of a topology, and of which state.
+type verdict struct {
+	view   *view
+	epoch  zone.Epoch
+	digest zone.Digest
+	err    error
+}
+
+// CanLead returns why this broker could not be the master of its group under the
+// topology that it has, or nil: such a member must not be elected. It is cheap while
+// neither topology nor state change.
+func (b *Broker) CanLead() error {
+	v := b.view.Load()
+	b.mu.RLock()
+	now := verdict{view: v, epoch: b.state.topology, digest: b.state.digest}
+	b.mu.RUnlock()
+	if last := b.leadable.Load(); last != nil && last.view == now.view && last.epoch == now.epoch && last.digest == now.digest {
+		return last.err
+	}
+	now.err = b.checkLeadable(v)
+	b.leadable.Store(&now)
+	return now.err
+}
+
+// Outdated returns the epoch that the group has applied when this broker's own topology
+// is an older one, or another one of the same epoch.
+func (b *Broker) Outdated() (applied zone.Epoch, outdated bool) {
+	t := b.Topology()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	c := t.Epoch.Compare(b.state.topology)
+	return b.state.topology, c < 0 || c == 0 && t.Digest != b.state.digest
+}
+
+// takeUpTopology puts this broker's topology in force when it begins to lead. When the
+// group has applied a newer one before, which this node does not have yet, that stays
+// applied, and the own one is served by.
+func (b *Broker) takeUpTopology(ctx context.Context) error {
+	err := b.ApplyTopology(ctx, b.Topology())
+	applied, outdated := b.Outdated()
+	if err == nil || !outdated || KindOf(err) != KindInvalid {
+		return err
+	}
+	if err := b.CanLead(); err != nil {
+		return err
+	}
+	b.logger.Warn("leading with a topology that is not the one the group has applied", "group", string(b.self), "epoch", b.Topology().Epoch.String(), "applied", applied.String(), "err", err)
+	b.refreshHands()
 	return nil
 }

@@ -81,6 +81,8 @@ type StoreError struct {
 	Dir  string
 	What string // constant text
 	Err  error  // cause; may be nil
+	// Damage says that files are lost or damaged, which only a copy mends.
+	Damage bool
 }
 
 // Error implements error.
@@ -94,6 +96,14 @@ func (e *StoreError) Error() string {
 
 // Unwrap returns the cause.
 func (e *StoreError) Unwrap() error { return e.Err }
+
+// Damaged reports whether an error says that the bytes of a store are not what was once
+// durable: opening it again does not help, a copy does.
+func Damaged(err error) bool {
+	var corrupt *CorruptError
+	var store *StoreError
+	return errors.As(err, &corrupt) || errors.As(err, &store) && store.Damage
+}
 
 // OpError reports a failed operation on a file of the store.
 type OpError struct {

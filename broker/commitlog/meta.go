@@ -117,7 +117,7 @@ func openMeta(fsys disk.FS, dir string) (*metaFile, *meta, error) {
 	m, err := mf.read()
 	if err != nil {
 		f.Close()
-		return nil, nil, &StoreError{Dir: dir, What: "META is damaged", Err: err}
+		return nil, nil, &StoreError{Dir: dir, What: "META is damaged", Err: err, Damage: true}
 	}
 	return mf, m, nil
 }

@@ -160,7 +160,7 @@ func (st *store) open(ctx context.Context) error {
 func (st *store) finishCut(list []*segment) ([]*segment, error) {
 	o := &st.options
 	if len(list) == 0 {
-		return nil, &StoreError{Dir: o.Dir, What: "META without segments"}
+		return nil, &StoreError{Dir: o.Dir, What: "META without segments", Damage: true}
 	}
 	i := max(len(list)-1, 0)
 	for i > 0 && list[i].base >= st.meta.Cut {
@@ -184,7 +184,7 @@ func (st *store) finishCut(list []*segment) ([]*segment, error) {
 func (st *store) create(list []*segment) ([]*segment, error) {
 	o := &st.options
 	if len(list) > 1 || (len(list) == 1 && list[0].base != 0) {
-		return nil, &StoreError{Dir: o.Dir, What: "segments without META"}
+		return nil, &StoreError{Dir: o.Dir, What: "segments without META", Damage: true}
 	}
 	if len(list) == 1 {
 		if err := st.discardUnused(list[0]); err != nil {
@@ -265,7 +265,7 @@ func (st *store) discardUnused(s *segment) error {
 		return &OpError{Op: "read", Segment: s.name, Err: err}
 	}
 	if [frameLen]byte(b[headerLen:]) != [frameLen]byte{} {
-		return &StoreError{Dir: o.Dir, What: "segments with entries but without META"}
+		return &StoreError{Dir: o.Dir, What: "segments with entries but without META", Damage: true}
 	}
 	if err := o.FS.Remove(path.Join(o.Dir, s.name)); err != nil {
 		return &OpError{Op: "remove", Segment: s.name, Err: err}
@@ -291,7 +291,7 @@ func (st *store) openSegments(list []*segment) error {
 		return &OpError{Op: "remove", Segment: spareName, Err: err}
 	}
 	if len(st.segments) == 0 {
-		return &StoreError{Dir: o.Dir, What: "META without segments"}
+		return &StoreError{Dir: o.Dir, What: "META without segments", Damage: true}
 	}
 	st.reportDamage()
 	if last := st.segments[len(st.segments)-1]; last.damage != nil {

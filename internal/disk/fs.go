@@ -15,8 +15,9 @@ type FS interface {
 	// Create creates a file, or empties it when it exists, for reading and
 	// writing. The name is durable after SyncDir of its folder.
 	Create(name string) (File, error)
-	// Rename gives a file a new name in one step, replacing what was there.
-	// Durable after SyncDir of the folder, which must be the same for both.
+	// Rename gives a file a new name in one step, replacing what was there, or a folder
+	// with all that is in it, of which nothing is open, one that is free. Durable after
+	// SyncDir of the folder around, which must be the same for both.
 	Rename(from, to string) error
 	// Remove removes a file. Durable after SyncDir of its folder.
 	Remove(name string) error

@@ -231,6 +231,14 @@ func (m *Mem) Rename(from, to string) error {
 	fromDir, fromBase := split(from)
 	toDir, toBase := split(to)
 	d := m.dirs[fromDir]
+	if old, dir := path.Clean(from), m.dirs[path.Clean(from)]; dir != nil && m.dirs[path.Clean(to)] == nil {
+		m.dirs[path.Clean(to)] = dir // a power cut right after it is not modelled
+		delete(m.dirs, old)
+		after := m.changed()
+		m.mu.Unlock()
+		after()
+		return nil
+	}
 	if d == nil || d.names[fromBase] == nil || fromDir != toDir {
 		m.mu.Unlock()
 		return pathError("rename", from, fs.ErrNotExist)

@@ -33,8 +33,9 @@ func newDoor(ln net.Listener) *door {
 	return d
 }
 
-// turn returns a listener for the next server, whose end is the end of its turn. One
-// at a time: the one before has been closed.
+// turn returns a listener for the next server, whose end is the end of its turn. From
+// now on new connections are its; the server before keeps those that it has until it
+// is stopped.
 func (d *door) turn() net.Listener {
 	t := &turn{d: d, conns: make(chan net.Conn), done: make(chan struct{})}
 	d.set(t)

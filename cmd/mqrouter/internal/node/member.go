@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/mqrouter/mqrouter/broker/rocketmq"
 	"github.com/mqrouter/mqrouter/internal/bounds"
@@ -37,7 +36,8 @@ type memberNode struct {
 	door    *door
 	guard   *peer.TLS
 
-	life atomic.Pointer[life] // nil between two
+	life  atomic.Pointer[life] // nil between two
+	aside int                  // damaged stores that were moved aside; only live's goroutine
 
 	mu      sync.Mutex
 	seat    rocketmq.Upstream // where the master serves clients; guarded by mu
@@ -46,9 +46,16 @@ type memberNode struct {
 	problem string            // why there is no life, or it is of no use; guarded by mu
 }
 
+func newMember(b *base, o Options) *memberNode {
+	return &memberNode{base: b, o: o, changed: make(chan struct{})}
+}
+
 // member runs a broker of a group with several nodes until ctx ends.
 func member(ctx context.Context, b *base, o Options) error {
-	m := &memberNode{base: b, o: o, changed: make(chan struct{})}
+	return newMember(b, o).runAll(ctx)
+}
+
+func (m *memberNode) runAll(ctx context.Context) error {
 	if err := m.start(ctx); err != nil {
 		return errors.Join(err, m.close())
 	}
@@ -298,32 +305,6 @@ func (m *memberNode) usage() []bounds.Usage {
 	return nil
 }
 
-// reopenAfter is how long a life must have lasted for the next one to begin at once.
-const reopenAfter = time.Second
-
-// live opens the store, again and again: what was master begins anew as a replica.
-func (m *memberNode) live(ctx context.Context) error {
-	for ctx.Err() == nil {
-		began := time.Now()
-		err := m.oneLife(ctx)
-		if ctx.Err() != nil {
-			return nil
-		}
-		var fatal *fatalError
-		if errors.As(err, &fatal) {
-			return fatal.err
-		}
-		m.say(err)
-		if wait := reopenAfter - time.Since(began); wait > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-			}
-		}
-	}
-	return nil
-}
-
 // say notes and logs why a life has ended; nil is no trouble.
 func (m *memberNode) say(err error) {
 	text := ""
@@ -335,9 +316,3 @@ func (m *memberNode) say(err error) {
 	defer m.mu.Unlock()
 	m.problem = text
 }
-
-// fatalError ends the node: whoever runs it starts it again.
-type fatalError struct{ err error }
-
-func (e *fatalError) Error() string { return e.err.Error() }
-func (e *fatalError) Unwrap() error { return e.err }

@@ -148,6 +148,12 @@ func (m *memberNode) Status() admin.Status {
 	case x.Role == broker.RoleReplica.String() && !x.Following:
 		s.Ready = false
 		s.Reasons = append(s.Reasons, "does not follow the master "+x.Master)
+	case l != nil && x.Role == broker.RoleReplica.String() && l.fit() != nil:
+		s.Reasons = append(s.Reasons, "cannot be elected: "+l.fit().Error())
+	case x.Role == broker.RoleMaster.String():
+		if applied, outdated := l.broker.Outdated(); outdated {
+			s.Reasons = append(s.Reasons, fmt.Sprintf("serves with topology %s; the group has applied %s: roll that one out to this node", l.broker.Topology().Epoch, applied))
+		}
 	case x.Role != broker.RoleReplica.String() && x.Role != broker.RoleMaster.String():
 		s.Ready = false
 		s.Reasons = append(s.Reasons, "becomes master")

@@ -28,6 +28,8 @@ type life struct {
 	place       *coordinator.Member
 	follower    *ship.Follower
 
+	served bool // it has answered as a master; only the life's own goroutine
+
 	epoch atomic.Uint64 // that this life leads; 0 = none
 	unfit atomic.Bool   // its log must not be elected
 	begin atomic.Uint64 // where the master's log begins, as it told last
@@ -43,17 +45,17 @@ type life struct {
 const beatOfLife = 25 * time.Millisecond
 
 // oneLife opens the store and lives until ctx ends or the store has to be opened again.
-func (m *memberNode) oneLife(ctx context.Context) error {
+// served says that it has answered as the group's master meanwhile.
+func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
 	l := &life{m: m, brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
-	err := l.open(ctx)
-	if err == nil {
+	if err = l.open(ctx); err == nil {
 		m.say(nil)
 		m.life.Store(l)
 		err = l.serveStore(ctx)
 		m.life.Store(nil)
 	}
 	m.learn(m.known(), false)
-	return errors.Join(err, l.close())
+	return l.served, errors.Join(err, l.close())
 }
 
 // open opens the store as a replica.
@@ -65,7 +67,7 @@ func (l *life) open(ctx context.Context) error {
 		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync,
 			Begin: func() record.Position { return record.Position(l.begin.Load()) }}})
 	if err != nil {
-		return &fatalError{err}
+		return err
 	}
 	l.run(ctx, "broker", l.broker.Run)
 	l.place = coordinator.NewMember(coordinator.MemberOptions{Coordinator: m.coord, Group: m.self.Group.Name, Node: m.self.Name,
@@ -106,12 +108,25 @@ func (l *life) dial(ctx context.Context, master zone.Node, session uint64) (wire
 // standing says where the log stands, for an election.
 func (l *life) standing() coordinator.Standing {
 	log := l.broker.Log()
-	s := coordinator.Standing{Incarnation: log.Incarnation(), Committed: log.Committed(), End: log.Synced(), Fit: !l.unfit.Load() && log.Err() == nil}
+	s := coordinator.Standing{Incarnation: log.Incarnation(), Committed: log.Committed(), End: log.Synced(), Fit: l.fit() == nil}
 	if rows := log.Lineage(); len(rows) > 0 {
 		s.Epoch = rows[len(rows)-1].Epoch
 	}
 	return s
 }
+
+// fit returns why this member must not be elected, or nil.
+func (l *life) fit() error {
+	if l.unfit.Load() {
+		return errSetAside
+	}
+	if err := l.broker.Err(); err != nil {
+		return err
+	}
+	return l.broker.CanLead()
+}
+
+var errSetAside = errors.New("its log has diverged from the group's")
 
 func (l *life) holdsLease() bool {
 	epoch := l.epoch.Load()
@@ -174,7 +189,7 @@ func (l *life) serveStore(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- l.follower.Run(following) }()
-	front, err := l.startForwarder()
+	front, err := l.m.startForwarder(l.watched)
 	if err != nil {
 		stop()
 		<-ended
@@ -215,9 +230,14 @@ func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
 		if t.Master == l.self.Name && l.place.Holds(t.Epoch) {
 			return turning{elected: &t, ended: aside != nil}
 		}
+		if err := l.broker.Err(); err != nil { // also of an idle log, whose follower does not meet it
+			return turning{follower: err, ended: aside != nil}
+		}
 		select {
 		case <-ctx.Done():
 			return turning{follower: aside, ended: aside != nil}
+		case err := <-l.fail:
+			return turning{follower: err, ended: aside != nil}
 		case err := <-ended:
 			var diverged *ship.DivergedError
 			if !errors.As(err, &diverged) {
@@ -264,14 +284,13 @@ func (s *serving) stop() error {
 }
 
 // startForwarder passes clients on to the master.
-func (l *life) startForwarder() (*serving, error) {
-	m := l.m
+func (m *memberNode) startForwarder(w *watched) (*serving, error) {
 	f, err := rocketmq.NewForwarder(rocketmq.ForwarderOptions{Master: m.upstream, Dial: m.net.Dial, TLS: m.clientTLS(),
 		PlaintextOff: !m.cfg.Plaintext, Grace: turnGrace, Logger: m.log})
 	if err != nil {
 		return nil, err
 	}
-	l.watched.queues.add(f.Usage)
+	w.queues.add(f.Usage)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serving{cancel: cancel, done: make(chan struct{})}
 	at := m.door.turn()

@@ -38,6 +38,9 @@ func (l *life) reign(ctx context.Context, t coordinator.Term, front *serving) er
 	l.leader = leader
 	l.mu.Unlock()
 	err = l.rule(ctx, t, ended, front)
+	if ctx.Err() != nil { // also when it did not get to serving: nobody has to wait for its lease
+		err = l.resign(ctx, t)
+	}
 	l.broker.Depose()
 	l.mu.Lock()
 	l.serves = false
@@ -80,14 +83,19 @@ func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error,
 		giveUp()
 		<-begun
 		return reignEnded(err)
+	case err := <-l.fail:
+		giveUp()
+		<-begun
+		return reignEnded(err)
 	}
 	if err := l.startServing(ctx); err != nil {
 		return err
 	}
-	l.m.learn(t, true) // what has waited for a master goes on to this very node
-	if err := front.stop(); err != nil {
-		return err
+	l.m.learn(t, true)                   // what has waited for a master goes on to this very node
+	if err := front.stop(); err != nil { // it served clients as a replica, and is of no matter now
+		l.log.Warn("passing clients on did not end well", "err", err)
 	}
+	l.served = true
 	for {
 		now, changed := l.place.Term()
 		l.observe(now)
@@ -96,10 +104,12 @@ func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error,
 		}
 		select {
 		case <-ctx.Done():
-			return l.resign(ctx, t)
+			return nil
 		case <-l.broker.Deposed():
 			return reignEnded(errors.New("the lease is over"))
 		case err := <-ended:
+			return reignEnded(err)
+		case err := <-l.fail:
 			return reignEnded(err)
 		case <-changed:
 		}

@@ -1,0 +1,31 @@
+package broker
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/mqrouter/mqrouter/internal/disk"
+)
+
+// SetAside moves the log of a store that is not open out of the way, so that the next
+// Open of a member finds none and is given its master's: as the folder
+// log.damaged-<time> beside it, whose name it returns. What was derived from the log,
+// indexes and snapshots, is removed. A power cut in between leaves a store without a
+// log, which is as good, or the old one.
+func SetAside(fsys disk.FS, dir string, at time.Time) (folder string, err error) {
+	folder = fmt.Sprintf("log.damaged-%s", at.UTC().Format("20060102T150405Z"))
+	if err := fsys.Rename(path.Join(dir, "log"), path.Join(dir, folder)); err != nil {
+		return "", err
+	}
+	if err := fsys.SyncDir(dir); err != nil {
+		return "", err
+	}
+	if err := removeAll(fsys, path.Join(dir, "index"), func(n string) bool { return n != lockName }); err != nil {
+		return "", err
+	}
+	return folder, removeAll(fsys, dir, func(n string) bool {
+		return strings.HasPrefix(n, snapshotPrefix) || n == secretName || n == installName
+	})
+}

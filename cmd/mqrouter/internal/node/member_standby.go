@@ -1,0 +1,118 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"path"
+	"slices"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/replication/coordinator"
+)
+
+const (
+	// reopenAfter is how long a life must have lasted for the next one to begin at once.
+	reopenAfter = time.Second
+	// reopenMost bounds the wait after lives that ended by an error before they were of
+	// use: each costs the others an election, and a row in the log's lineage table.
+	reopenMost = 30 * time.Second
+	// steadyAfter is how long a replica must have lived for its end to be no sequel of
+	// the one before.
+	steadyAfter = 10 * time.Second
+	// maxAside bounds how many damaged stores a process moves aside: a disk that damages
+	// each one is to be looked at by people.
+	maxAside = 3
+)
+
+// live opens the store, again and again: what was master begins anew as a replica. A
+// store that cannot be opened, or be of use, does not end the node: its vote, its
+// admin address and the way of clients to the master stay.
+func (m *memberNode) live(ctx context.Context) error {
+	futile := 0 // lives in a row that were of no use
+	for ctx.Err() == nil {
+		began := time.Now()
+		served, err := m.oneLife(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		m.say(err)
+		lasted := time.Since(began)
+		wait := reopenAfter - lasted
+		if err == nil || served || lasted >= steadyAfter {
+			futile = 0
+		} else {
+			wait = min(reopenAfter<<min(futile, 10), reopenMost)
+			futile++
+		}
+		m.standBy(ctx, wait, commitlog.Damaged(err))
+	}
+	return nil
+}
+
+// standBy passes clients on to the master until it is time to open the store. One that
+// is damaged is moved aside as soon as the group has a master and does not count on
+// this node: it becomes a copy of the master's then.
+func (m *memberNode) standBy(ctx context.Context, wait time.Duration, damaged bool) {
+	if wait <= 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	front, err := m.startForwarder(new(watched))
+	if err != nil {
+		m.log.Warn("clients cannot be passed on", "err", err)
+		<-ctx.Done()
+		return
+	}
+	defer func() {
+		if err := front.stop(); err != nil {
+			m.log.Warn("passing clients on did not end well", "err", err)
+		}
+	}()
+	for ctx.Err() == nil {
+		t, err := m.coord.Watch(ctx, m.self.Group.Name, m.known().Version)
+		if err != nil {
+			pauseFor(ctx, m.timing.Renew)
+			continue
+		}
+		m.learn(t, false)
+		if damaged && m.dispensable(t) && m.setStoreAside() {
+			return
+		}
+		if t.Version == 0 {
+			pauseFor(ctx, m.timing.Renew) // it has none to wait for
+		}
+	}
+}
+
+// dispensable reports whether the group goes on without what this node has.
+func (m *memberNode) dispensable(t coordinator.Term) bool {
+	return t.Master != "" && t.Master != m.self.Name && !slices.Contains(t.InSync, m.self.Name) && !slices.Contains(t.Proposed, m.self.Name)
+}
+
+// setStoreAside moves a damaged store away. It reports whether it has.
+func (m *memberNode) setStoreAside() bool {
+	if m.aside >= maxAside {
+		return false
+	}
+	m.aside++
+	to, err := broker.SetAside(m.o.FS, m.cfg.DataDir, time.Now())
+	if err != nil {
+		m.say(errors.Join(errors.New("the damaged log cannot be moved aside"), err))
+		return false
+	}
+	m.log.Error("damaged log moved aside; a copy of the master's takes its place", "folder", path.Join(m.cfg.DataDir, to))
+	return true
+}
+
+// pauseFor waits for a time or the end of ctx.
+func pauseFor(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
