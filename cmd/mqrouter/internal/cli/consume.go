@@ -144,6 +144,14 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		if errors.Is(err, rocketmqclient.ErrNoQueue) {
 			return fmt.Errorf("no consumer can receive %s here: the topic or the consumer group's zones do not have this zone, or the group is read by mqrouter cachesync; mqrouter topology show says which", p.topic)
 		}
+		var down *rocketmqclient.OpError
+		if errors.As(err, &down) && p.count > 0 { // the next receive asks another broker of the route
+			select {
+			case <-ctx.Done():
+			case <-time.After(connectAgain):
+			}
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("receive from %s: %w", p.topic, err)
 		}
