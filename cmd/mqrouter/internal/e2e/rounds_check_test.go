@@ -168,6 +168,8 @@ type reigns struct {
 
 	mu   sync.Mutex
 	rule map[uint64]map[string]uint64 // epoch -> node -> highest position committed; guarded by mu
+	last uint64                       // newest epoch seen, and when it was seen last; guarded by mu
+	seen time.Time
 }
 
 func watchReigns(a *arena) *reigns {
@@ -179,6 +181,7 @@ func watchReigns(a *arena) *reigns {
 				hold(100 * time.Millisecond)
 				if m, err := a.member(name); err == nil && m.Role == "master" {
 					r.note(m.Epoch, name, m.Committed)
+					r.notice(m.Epoch)
 				}
 			}
 		})
@@ -199,6 +202,24 @@ func (r *reigns) note(epoch uint64, node string, committed uint64) {
 		r.rule[epoch] = map[string]uint64{}
 	}
 	r.rule[epoch][node] = max(r.rule[epoch][node], committed)
+}
+
+// notice tells the ledger of a change of master that nobody ordered: on a starved
+// machine a lease may run out, and what was settled in its last moments comes again.
+func (r *reigns) notice(epoch uint64) {
+	r.mu.Lock()
+	before, seen := r.last, r.seen
+	if epoch >= r.last {
+		r.last, r.seen = epoch, time.Now()
+	}
+	r.mu.Unlock()
+	if before == 0 || epoch <= before {
+		return
+	}
+	l := r.a.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.troubles = append(l.troubles, window{from: seen, to: time.Now()})
 }
 
 var begunReign = regexp.MustCompile(`msg="broker is master".* epoch=(\d+) position=(\d+)`)
