@@ -85,6 +85,7 @@ type Broker struct {
 	liteSeed   maphash.Seed
 	liteNotify atomic.Pointer[func(string, zone.Topic, string)]
 	liteMoving sync.Mutex // one moveLite at a time
+	deltas     *deltas
 	lites      liteArriving
 
 	calls map[CallKind]callHandler // what other groups of the zone may ask; not changed after Open
@@ -145,7 +146,7 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 		kick: make(chan struct{}, 1), snapKick: make(chan struct{}, 1), legKick: make(chan struct{}, 1), overKick: make(chan struct{}, 1), dueKick: make(chan struct{}, 1), receiptKick: make(chan struct{}, 1), overUse: make(chan struct{}, 1),
 		halves: newHalves(),
 		failed: make(chan struct{}), settles: map[flow.Leg]settled{}, reads: map[subKey]readTo{}, holding: map[*hands]struct{}{},
-		clock: timer.NewClock(o.Wall), wall: o.Wall, liteSeed: maphash.MakeSeed(), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
+		clock: timer.NewClock(o.Wall), wall: o.Wall, liteSeed: maphash.MakeSeed(), deltas: newDeltas(), offsetsFull: rate.NewLimiter(offsetsOnFull, offsetsAtOnce),
 		member: o.Member, deposed: make(chan struct{}),
 	}
 	if b.member != nil {

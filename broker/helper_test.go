@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -90,12 +91,28 @@ func begin(s *station) *station {
 	return s
 }
 
+var errTaken = errors.New("the test has taken it")
+
 // tapLog counts reads of single entries of a log, and may have something happen
 // before one.
 type tapLog struct {
 	groupLog
 	reads  atomic.Int64
 	before atomic.Pointer[func() error] // of the next read only, which fails with its error
+	// appending is called before an append, which fails with its error; after errTaken
+	// it is the test that tells what became of the batch.
+	appending atomic.Pointer[func(*commitlog.Batch) error]
+}
+
+func (l *tapLog) Append(ctx context.Context, b *commitlog.Batch) error {
+	if f := l.appending.Load(); f != nil {
+		if err := (*f)(b); errors.Is(err, errTaken) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+	return l.groupLog.Append(ctx, b)
 }
 
 func (l *tapLog) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {

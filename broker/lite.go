@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -250,6 +251,16 @@ func (b *Broker) liteKey(t *topic, id uint32, offset uint64) (uint64, bool) {
 		return 0, false
 	}
 	return maphash.String(b.liteSeed, l.name), true
+}
+
+// ofGoneLite is the verdict on a message of a lite topic that was forgotten.
+func (b *Broker) ofGoneLite(h *hands, q uint16, offset uint64) consumer.Verdict {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	if b.state.progress.Settled(h.sub.key.group, h.topic.name, q, offset) {
+		return consumer.Settled
+	}
+	return consumer.Skip
 }
 
 // checkLiteKinds refuses a topology by which a topic with messages becomes one with

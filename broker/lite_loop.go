@@ -2,6 +2,7 @@ package broker
 
 import (
 	"context"
+	"math"
 	"slices"
 	"time"
 
@@ -152,31 +153,28 @@ func (b *Broker) settleForgotten(ctx context.Context, t *topic, gone []liteTopic
 	return nil
 }
 
-// settleLeft settles for one group what is left of lite topics that are gone.
+// settleLeft settles for one group what is left of lite topics that are gone. Of one
+// that lives anew only what is of the former life: what the group has of the new one
+// stays as it is.
 func (b *Broker) settleLeft(ctx context.Context, h *hands, gone []liteTopic) error {
 	left := map[uint32]uint64{} // where the group was
 	scan := b.scanLite(h.topic)
-	end := uint64(0)
 	b.gate.Lock() // nobody takes what is abandoned
 	if b.closing || h.retired {
 		b.gate.Unlock()
 		return nil
 	}
+	scan.next = math.MaxUint64
+	end := uint64(0)
 	for i := range gone {
-		key := b.keys([]string{gone[i].name})[0]
-		from, some := h.disp.Abandon(key)
+		l := &gone[i]
+		from, some := b.abandonLite(h, l)
 		if !some {
 			continue
 		}
-		for _, l := range b.lookUp(h.topic, []string{gone[i].name}) { // it lives anew
-			h.disp.Resume(key, l.first)
-		}
-		left[gone[i].id] = from
-		scan.offsets[gone[i].id] = nil
-		if len(left) == 1 || from < scan.next {
-			scan.next = from
-		}
-		end = max(end, gone[i].last+1)
+		left[l.id] = from
+		scan.offsets[l.id] = nil
+		scan.next, end = min(scan.next, from), max(end, l.last+1)
 	}
 	b.gate.Unlock()
 	if len(left) == 0 {
@@ -187,15 +185,27 @@ func (b *Broker) settleLeft(ctx context.Context, h *hands, gone []liteTopic) err
 	}
 	unread := 0
 	for id, offsets := range scan.offsets {
-		for len(offsets) > 0 && offsets[0] < left[id] {
-			offsets = offsets[1:]
-		}
-		unread += len(offsets)
-		h.disp.Settle(offsets)
+		at, _ := slices.BinarySearch(offsets, left[id])
+		unread += len(offsets[at:])
+		h.disp.Settle(offsets[at:])
 	}
 	b.metrics.liteUnread(h.sub.key, unread)
 	b.logger.Info("lite topics were forgotten with messages that were not consumed", "group", string(h.sub.key.group),
 		"topic", string(h.topic.name), "topics", len(left), "messages", unread)
 	poke(b.kick)
 	return nil
+}
+
+// abandonLite takes a lite topic that is gone from a group, and returns where it was in it;
+// false when nothing was left to it. The gate is held.
+func (b *Broker) abandonLite(h *hands, l *liteTopic) (from uint64, some bool) {
+	key := b.keys([]string{l.name})[0]
+	if from, some = h.disp.First(key); !some || from > l.last {
+		return 0, false // what there is of the name is of a new life
+	}
+	h.disp.Abandon(key)
+	for _, anew := range b.lookUp(h.topic, []string{l.name}) {
+		h.disp.Resume(key, anew.first) // it was behind what is abandoned: nobody has it
+	}
+	return from, true
 }

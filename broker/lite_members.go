@@ -92,8 +92,10 @@ func (b *Broker) remember(h *hands, r *LiteRequest, limit int, exclusive bool) (
 			Text: fmt.Sprintf("%d lite topics of a client, which may have %d here, and %d of all clients of the group, which may have %d",
 				own, limit, all, b.limits.MaxLite)}
 	}
-	m.clients[r.ClientID] = c
 	m.remove(b, h, r.ClientID, c, remove)
+	if len(c.names)+len(fresh) > 0 {
+		m.clients[r.ClientID] = c // without names there is nothing to remember, so what names are bounds clients
+	}
 	for _, name := range fresh {
 		if owner, has := taken[name]; has {
 			m.remove(b, h, owner, m.clients[owner], []string{name})
@@ -124,7 +126,7 @@ func (c *liteMember) unwanted(names []string) (list []string) {
 	return list
 }
 
-// remove takes names from a client. mu is held.
+// remove takes names from a client, and forgets one that has none left. mu is held.
 func (m *liteMembers) remove(b *Broker, h *hands, client string, c *liteMember, names []string) {
 	if c == nil {
 		return
@@ -140,6 +142,9 @@ func (m *liteMembers) remove(b *Broker, h *hands, client string, c *liteMember, 
 			delete(m.owners, name)
 		}
 		gone = append(gone, name)
+	}
+	if len(c.names) == 0 {
+		delete(m.clients, client)
 	}
 	h.disp.Unchoose(client, b.keys(gone)...)
 }
@@ -171,7 +176,6 @@ func (m *liteMembers) drop(b *Broker, h *hands, id string, c *liteMember) {
 		names = append(names, name)
 	}
 	m.remove(b, h, id, c, names)
-	delete(m.clients, id)
 }
 
 // inherit moves what clients have named to the hands that replace h.

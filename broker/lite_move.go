@@ -2,7 +2,9 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"sort"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -11,9 +13,12 @@ import (
 )
 
 const (
-	// maxLiteMove bounds the messages of a lite topic in which a consumer group is
-	// made to go on elsewhere: 8 MB of offsets.
+	// maxLiteMove bounds the messages of all lite topics together in which one request
+	// has a consumer group go on elsewhere: 8 MB of offsets.
 	maxLiteMove = 1 << 20
+	// maxLiteLooks bounds how often a move begins anew because lite topics came to an
+	// end, or sprang into being, while it looked for their messages.
+	maxLiteLooks = 3
 	// maxLiteMoves bounds the lite topics of one request in which a consumer group is
 	// made to go on elsewhere: everybody waits meanwhile.
 	maxLiteMoves = 100
@@ -29,7 +34,8 @@ type liteScan struct {
 	q       *topicQueue
 	next    uint64              // where the scan goes on
 	offsets map[uint32][]uint64 // by number; ascending
-	full    bool                // one has more than maxLiteMove
+	most    int                 // offsets that may be added; 0 = any number
+	full    bool                // there are more
 }
 
 func (b *Broker) scanLite(t *topic) *liteScan {
@@ -55,9 +61,11 @@ func (s *liteScan) scanTo(ctx context.Context, end uint64) error {
 		if !wanted || e.Label != groupLabel {
 			continue
 		}
-		if len(list) >= maxLiteMove {
-			s.full = true
-			return nil
+		if s.most > 0 {
+			if s.most--; s.most == 0 {
+				s.full = true
+				return nil
+			}
 		}
 		s.offsets[e.Hash] = append(list, s.next)
 	}
@@ -85,60 +93,117 @@ func (b *Broker) lookUp(t *topic, names []string) []liteTopic {
 // counts no more. Everybody else waits while the end of the index is looked through and
 // the records are made durable.
 func (b *Broker) moveLite(ctx context.Context, h *hands, r *LiteRequest) error {
-	const op = "subscribe"
-	fail := func(kind Kind, err error, text string) error {
-		return &Error{Op: op, Kind: kind, Group: r.Group, Topic: r.Topic, Err: err, Text: text}
-	}
 	b.liteMoving.Lock()
 	defer b.liteMoving.Unlock()
-	list := b.lookUp(h.topic, r.Names)
-	if len(list) == 0 {
-		return nil
-	}
-	scan := b.scanLite(h.topic)
-	scan.next = list[0].first
-	for i := range list {
-		scan.next = min(scan.next, list[i].first)
-		scan.offsets[list[i].id] = nil
-	}
-	if err := scan.scanTo(ctx, scan.q.index.Next()); err != nil {
-		return fail(kindOfLog(err), err, "")
-	}
-	b.gate.Lock() // nobody takes or settles
-	defer b.gate.Unlock()
-	if b.closing || h.retired {
-		return fail(KindBusy, nil, "the subscription changes at this moment")
-	}
-	if err := scan.scanTo(ctx, scan.q.index.Next()); err != nil {
-		return fail(kindOfLog(err), err, "")
-	}
-	if scan.full {
-		return fail(KindBusy, nil, fmt.Sprintf("a lite topic has more than %d messages, too many to go on elsewhere in it", maxLiteMove))
-	}
-	for _, o := range b.collectHands(h) { // what was settled before does not undo a part of it
-		undo := o.finished
-		if err := b.appendWait(b.ctx, o); err != nil {
-			undo(err)
-			return fail(kindOfLog(err), err, "")
+	for range maxLiteLooks {
+		m, err := b.newLiteMove(ctx, h, r)
+		if err == nil && len(m.list) > 0 {
+			err = m.make(ctx)
+		}
+		if !errors.Is(err, errLiteChanged) {
+			return err
 		}
 	}
-	defer poke(b.kick)
-	if err := b.moveAll(h, list, scan, r); err != nil {
-		return fail(kindOfLog(err), err, "")
+	return &Error{Op: "subscribe", Kind: KindBusy, Group: r.Group, Topic: r.Topic, Text: "the lite topics come and go at this moment"}
+}
+
+// errLiteChanged says that a name is not the lite topic any more that it was.
+var errLiteChanged = errors.New("lite topics came to an end, or sprang into being")
+
+// liteMove is a consumer group that is to go on elsewhere in lite topics.
+type liteMove struct {
+	b      *Broker
+	h      *hands
+	r      *LiteRequest
+	list   []liteTopic
+	scan   *liteScan
+	places []int // by lite topic: which of its offsets is the next
+}
+
+func (m *liteMove) fail(err error, text string) error {
+	kind := KindBusy
+	if err != nil {
+		kind = kindOfLog(err)
+	}
+	return &Error{Op: "subscribe", Kind: kind, Group: m.r.Group, Topic: m.r.Topic, Err: err, Text: text}
+}
+
+// newLiteMove looks for the messages and the places, of which what comes until nobody
+// takes is a small part.
+func (b *Broker) newLiteMove(ctx context.Context, h *hands, r *LiteRequest) (*liteMove, error) {
+	m := &liteMove{b: b, h: h, r: r, list: b.lookUp(h.topic, r.Names)}
+	if len(m.list) == 0 {
+		return m, nil
+	}
+	m.places = make([]int, len(m.list))
+	m.scan = b.scanLite(h.topic)
+	m.scan.next, m.scan.most = m.list[0].first, maxLiteMove+1
+	for i := range m.list {
+		m.scan.next = min(m.scan.next, m.list[i].first)
+		m.scan.offsets[m.list[i].id] = nil
+	}
+	return m, m.look(ctx)
+}
+
+// look goes on to the end of the index, and finds the places.
+func (m *liteMove) look(ctx context.Context) error {
+	if err := m.scan.scanTo(ctx, m.scan.q.index.Next()); err != nil {
+		return m.fail(err, "")
+	}
+	if m.scan.full {
+		return m.fail(nil, fmt.Sprintf("the lite topics have more than %d messages, too many to go on elsewhere in them at once", maxLiteMove))
+	}
+	for i := range m.list {
+		var err error
+		if m.places[i], err = m.b.placeIn(m.scan.q, &m.list[i], m.scan.offsets[m.list[i].id], m.places[i], m.r); err != nil {
+			return m.fail(err, "")
+		}
 	}
 	return nil
 }
 
-// moveAll makes the moves durable, as many as fit in one append, and has the dispatcher
-// follow. At an error those have moved that were durable before. The gate is held.
-func (b *Broker) moveAll(h *hands, list []liteTopic, scan *liteScan, r *LiteRequest) error {
-	places := make([]int, len(list))
-	for i := range list {
-		var err error
-		if places[i], err = b.placeIn(scan.q, &list[i], scan.offsets[list[i].id], r); err != nil {
-			return err
+// make moves the group. Progress that was collected before must not settle again what
+// the move unsettles: all of it is made durable first, and none is collected meanwhile.
+func (m *liteMove) make(ctx context.Context) error {
+	b := m.b
+	if err := b.deltas.lock(ctx); err != nil {
+		return m.fail(err, "")
+	}
+	defer b.deltas.unlock()
+	if err := b.deltas.settle(ctx); err != nil {
+		return m.fail(err, "")
+	}
+	b.gate.Lock() // nobody takes or settles
+	defer b.gate.Unlock()
+	if b.closing || m.h.retired {
+		return m.fail(nil, "the subscription changes at this moment")
+	}
+	now := b.lookUp(m.h.topic, m.r.Names)
+	if !slices.EqualFunc(now, m.list, func(now, was liteTopic) bool { return now.id == was.id && now.first == was.first }) {
+		return errLiteChanged
+	}
+	m.list = now
+	if err := m.look(ctx); err != nil {
+		return err
+	}
+	for _, o := range b.collectHands(m.h) {
+		undo := o.finished
+		if err := b.appendWait(b.ctx, o); err != nil {
+			undo(err)
+			return m.fail(err, "")
 		}
 	}
+	defer poke(b.kick)
+	if err := m.append(); err != nil {
+		return m.fail(err, "")
+	}
+	return nil
+}
+
+// append makes the moves durable, as many as fit in one append, and has the dispatcher
+// follow. At an error those have moved that were durable before. The gate is held.
+func (m *liteMove) append() error {
+	b := m.b
 	var entries []commitlog.Entry
 	size, moved := 0, 0
 	flush := func(end int) error { // which is behind the last that is whole
@@ -148,14 +213,14 @@ func (b *Broker) moveAll(h *hands, list []liteTopic, scan *liteScan, r *LiteRequ
 			}
 		}
 		for ; moved < end; moved++ {
-			l := &list[moved]
-			h.disp.Rewind(b.keys([]string{l.name})[0], scan.offsets[l.id], places[moved])
+			l := &m.list[moved]
+			m.h.disp.Rewind(b.keys([]string{l.name})[0], m.scan.offsets[l.id], m.places[moved])
 		}
 		entries, size = nil, 0
 		return nil
 	}
-	for i := range list {
-		for _, body := range moveBodies(h, scan.offsets[list[i].id], places[i]) {
+	for i := range m.list {
+		for _, body := range moveBodies(m.h, m.scan.offsets[m.list[i].id], m.places[i]) {
 			e, err := b.control(record.TypeLite, body.append(nil))
 			if err == nil && len(entries) > 0 && size+len(e.Record) > moveBytes {
 				err = flush(i)
@@ -166,33 +231,45 @@ func (b *Broker) moveAll(h *hands, list []liteTopic, scan *liteScan, r *LiteRequ
 			entries, size = append(entries, e), size+len(e.Record)
 		}
 	}
-	return flush(len(list))
+	return flush(len(m.list))
 }
 
 // placeIn returns which of a lite topic's offsets the request means; their number for
-// its end.
-func (b *Broker) placeIn(q *topicQueue, l *liteTopic, offsets []uint64, r *LiteRequest) (int, error) {
+// its end. When the offsets were fewer, it was the one of number before.
+func (b *Broker) placeIn(q *topicQueue, l *liteTopic, offsets []uint64, before int, r *LiteRequest) (int, error) {
 	n := len(offsets)
 	switch r.From {
 	case LiteFromMin:
 		return 0, nil
 	case LiteFromOffset:
-		gone := l.count - min(l.count, uint64(n)) // trimmed
+		counted, _ := slices.BinarySearch(offsets, l.last+1)
+		gone := l.count - min(l.count, uint64(counted)) // trimmed
 		return int(min(uint64(r.N)-min(uint64(r.N), gone), uint64(n))), nil
 	case LiteFromTail:
 		return n - int(min(uint64(r.N), uint64(n))), nil
 	case LiteFromTime:
-		var failed error
-		at := sort.Search(n, func(i int) bool {
-			stored, err := b.storedAt(q, offsets[i])
-			if err != nil && !isGone(err, offsets[i]) {
-				failed = err
-			}
-			return err == nil && stored.UnixMilli() >= r.N
-		})
-		return at, failed
+		return b.placeByTime(q, offsets, before, r.N)
 	}
 	return n, nil
+}
+
+// placeByTime returns which of the offsets is the first of a message that was stored at
+// a time, Unix milliseconds, or later. The first ones, before many, are known to be
+// earlier; the next one is the likeliest, as it was the answer when it was there before.
+func (b *Broker) placeByTime(q *topicQueue, offsets []uint64, before int, at int64) (int, error) {
+	var failed error
+	late := func(i int) bool {
+		stored, err := b.storedAt(q, offsets[i])
+		if err != nil && !isGone(err, offsets[i]) {
+			failed = err
+		}
+		return err == nil && stored.UnixMilli() >= at
+	}
+	tail := offsets[before:]
+	if len(tail) > 0 && late(before) {
+		return before, failed
+	}
+	return before + sort.Search(len(tail), func(i int) bool { return late(before + i) }), failed
 }
 
 // moveBodies say that the group has settled the offsets before one, and none from there

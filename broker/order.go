@@ -84,7 +84,7 @@ func (t *taker) key(q uint16, offset uint64) (uint64, consumer.Verdict) {
 	case e.Label == groupLabel && t.h.ofLite:
 		key, alive := t.b.liteKey(t.h.topic, e.Hash, offset)
 		if !alive {
-			return 0, consumer.Skip
+			return 0, t.b.ofGoneLite(t.h, q, offset)
 		}
 		return key, consumer.Deliver
 	case e.Label == groupLabel:

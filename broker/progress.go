@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
@@ -22,6 +23,66 @@ const (
 	// subscription alone has more: a hundred thousand retries are some 1.5 MB.
 	maxProgress = 4 << 20
 )
+
+// deltas keeps the order between records that tell progress and those that undo some
+// of it. Progress is collected, and appended later; until that is over its record, or
+// the next one if it fails, may settle what was collected.
+type deltas struct {
+	order chan struct{} // a lock, which a wait for it may give up: held from collecting to appending, and by who undoes progress
+	mu    sync.Mutex
+	out   int           // collected, and not yet told what became of it; guarded by mu
+	none  chan struct{} // closed when out becomes 0; nil when nobody waits; guarded by mu
+}
+
+func newDeltas() *deltas { return &deltas{order: make(chan struct{}, 1)} }
+
+func (d *deltas) lock(ctx context.Context) error {
+	select {
+	case d.order <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (d *deltas) unlock() { <-d.order }
+
+// track counts the op until it is finished.
+func (d *deltas) track(o *op) {
+	d.mu.Lock()
+	d.out++
+	d.mu.Unlock()
+	finished := o.finished
+	o.finished = func(err error) {
+		finished(err)
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.out--; d.out == 0 && d.none != nil {
+			close(d.none)
+			d.none = nil
+		}
+	}
+}
+
+// settle waits until nothing is out. order is held, so nothing more goes out.
+func (d *deltas) settle(ctx context.Context) error {
+	d.mu.Lock()
+	if d.out == 0 {
+		d.mu.Unlock()
+		return nil
+	}
+	if d.none == nil {
+		d.none = make(chan struct{})
+	}
+	none := d.none
+	d.mu.Unlock()
+	select {
+	case <-none:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
 // progressLoop expires deliveries, moves the dead, and appends what consumers
 // and destinations settled, at most once each ProgressDelay.
@@ -68,9 +129,7 @@ func (b *Broker) expireRound() time.Duration {
 		}
 		now := b.now()
 		h.disp.Expire(now)
-		for _, d := range h.disp.TakeDead(now, maxBuried, nil) {
-			b.bury(b.ctx, h, d, func(error) {})
-		}
+		b.buryDead(h, now)
 		if at, ok := h.disp.NextWake(); ok {
 			wait = min(wait, max(time.Duration(at-b.now()), time.Millisecond))
 		}
@@ -78,10 +137,29 @@ func (b *Broker) expireRound() time.Duration {
 	return wait
 }
 
+// buryDead moves what has no attempts left. Its records settle, too.
+func (b *Broker) buryDead(h *hands, now consumer.Instant) {
+	if b.deltas.lock(b.ctx) != nil {
+		return
+	}
+	defer b.deltas.unlock()
+	for _, d := range h.disp.TakeDead(now, maxBuried, nil) {
+		b.bury(b.ctx, h, d, func(error) {})
+	}
+}
+
 // flushProgress appends the progress of consumers, as a rule in one record, and
 // all cursors in another.
 func (b *Broker) flushProgress(ctx context.Context) {
-	for _, o := range slices.Concat(b.collectProgress(false), b.collectSettles(), b.collectChecks()) {
+	if b.deltas.lock(ctx) != nil {
+		return
+	}
+	defer b.deltas.unlock()
+	progress := b.collectProgress(false)
+	for _, o := range progress {
+		b.deltas.track(o)
+	}
+	for _, o := range slices.Concat(progress, b.collectSettles(), b.collectChecks()) {
 		if err := b.append(ctx, o); err != nil {
 			o.finished(err)
 		}

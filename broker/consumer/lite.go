@@ -21,6 +21,7 @@ type lite struct {
 	chosen  map[uint64][]*liteClient // by message group; never an empty list
 	asleep  map[uint64]uint64        // by message group: the first offset that is not sorted into it; all settled below, or sorted
 	waking  map[uint64]struct{}      // asleep, and chosen: the rescan looks for it
+	later   map[uint64]struct{}      // likewise, but begins before at: the next rescan looks for it
 	at      uint64                   // where the rescan goes on
 	changed bool                     // waking or asleep changed while the index was read
 	rescans bool                     // the next look at the index is the rescan's, if both have something to do
@@ -41,7 +42,7 @@ type liteClient struct {
 func newLite() *lite {
 	return &lite{
 		clients: make(map[string]*liteClient), chosen: make(map[uint64][]*liteClient),
-		asleep: make(map[uint64]uint64), waking: make(map[uint64]struct{}),
+		asleep: make(map[uint64]uint64), waking: make(map[uint64]struct{}), later: make(map[uint64]struct{}),
 	}
 }
 
@@ -144,22 +145,57 @@ func (d *Dispatcher) Unchoose(client string, groups ...uint64) {
 			continue
 		}
 		delete(l.chosen, key)
-		delete(l.waking, key)
+		l.letSleep(key)
 		d.sleep(key)
 	}
 	l.forget(c)
 }
 
-// wakeUp has the rescan look for a message group that sleeps and is chosen.
+// wakeUp has a rescan look for a message group that sleeps and is chosen: the one that
+// is under way, if it has not passed it yet, else the next. It does not begin anew, or
+// who wakes one after the other would keep it from ever coming to its end.
 func (l *lite) wakeUp(key uint64) {
 	from, sleeps := l.asleep[key]
-	if _, already := l.waking[key]; !sleeps || already || len(l.chosen[key]) == 0 {
+	if !sleeps || len(l.chosen[key]) == 0 || l.wakes(key) {
 		return
 	}
-	if len(l.waking) == 0 || from < l.at {
+	switch {
+	case len(l.waking) == 0:
 		l.at, l.changed = from, true
+	case from < l.at:
+		l.later[key] = struct{}{}
+		return
 	}
 	l.waking[key] = struct{}{}
+}
+
+// wakes reports whether a rescan looks for the message group, or will.
+func (l *lite) wakes(key uint64) bool {
+	_, now := l.waking[key]
+	_, later := l.later[key]
+	return now || later
+}
+
+// letSleep has no rescan look for the message group.
+func (l *lite) letSleep(key uint64) {
+	delete(l.waking, key)
+	delete(l.later, key)
+	l.nextPass()
+}
+
+// nextPass begins the next rescan when there is nothing left for the one before.
+func (l *lite) nextPass() {
+	if len(l.waking) > 0 || len(l.later) == 0 {
+		return
+	}
+	l.waking, l.later = l.later, l.waking
+	first := true
+	for key := range l.waking {
+		if from := l.asleep[key]; first || from < l.at {
+			l.at, first = from, false
+		}
+	}
+	l.changed = true
 }
 
 // doze notes that an offset of a message group is not sorted into it.

@@ -54,7 +54,7 @@ func (d *Dispatcher) rescan(r *TakeRequest) (looked int) {
 		k := keyed{offset: at, verdict: Deliver}
 		k.key, k.verdict = r.Key(liteQueue, at)
 		list = append(list, k)
-		if k.verdict != Deliver && k.verdict != Skip {
+		if !k.told() {
 			break
 		}
 	}
@@ -65,11 +65,13 @@ func (d *Dispatcher) rescan(r *TakeRequest) (looked int) {
 	}
 	for i := range list {
 		k := &list[i]
-		if k.verdict != Deliver && k.verdict != Skip {
+		if !k.told() {
 			o.resume = r.Now.Add(retryDelay)
 			return len(list)
 		}
-		d.wake(q, k)
+		if d.wake(q, k); l.changed {
+			return len(list) // the last that this one looked for sleeps on
+		}
 		l.at = k.offset + 1
 	}
 	if len(q.back) > 0 || l.at < q.cursor {
@@ -79,6 +81,7 @@ func (d *Dispatcher) rescan(r *TakeRequest) (looked int) {
 		delete(l.asleep, key)
 	}
 	clear(l.waking)
+	l.nextPass()
 	return max(len(list), 1)
 }
 
@@ -89,8 +92,8 @@ func (d *Dispatcher) wake(q *dispatchQueue, k *keyed) {
 	l := o.lite
 	p := place{offset: k.offset, queue: liteQueue}
 	slot, known := d.table[p]
-	if k.verdict == Skip {
-		if !known { // settled, perhaps for the second time, which harms nobody
+	if k.verdict != Deliver {
+		if !known && k.verdict == Skip { // settled, perhaps for the second time, which harms nobody
 			q.acked.add(Range{From: k.offset, To: k.offset + 1})
 		}
 		return
@@ -102,7 +105,7 @@ func (d *Dispatcher) wake(q *dispatchQueue, k *keyed) {
 	g := o.groups[key]
 	if o.crowded(g) {
 		l.asleep[k.key] = k.offset // the rest is woken when these are settled
-		delete(l.waking, k.key)
+		l.letSleep(k.key)
 		return
 	}
 	l.asleep[k.key] = k.offset + 1
@@ -172,7 +175,7 @@ func (d *Dispatcher) abandon(group uint64) (uint64, bool) {
 	}
 	from, ok := l.asleep[group]
 	delete(l.asleep, group)
-	delete(l.waking, group)
+	l.letSleep(group)
 	return from, ok
 }
 

@@ -62,6 +62,11 @@ type keyed struct {
 	verdict Verdict
 }
 
+// told reports whether the index could be read.
+func (k *keyed) told() bool {
+	return k.verdict == Deliver || k.verdict == Skip || k.verdict == Settled
+}
+
 func newOrder(limit int) *order {
 	if limit <= 0 {
 		limit = defaultMaxWaiting
@@ -239,7 +244,7 @@ func (d *Dispatcher) unsorted(q *dispatchQueue, offset uint64) {
 
 // sort carries out what was learned of an offset of a run.
 func (d *Dispatcher) sort(q *dispatchQueue, k *keyed, now Instant) {
-	if k.verdict != Deliver && k.verdict != Skip {
+	if !k.told() {
 		d.order.resume = now.Add(retryDelay)
 		d.unsorted(q, k.offset)
 		return
@@ -250,7 +255,7 @@ func (d *Dispatcher) sort(q *dispatchQueue, k *keyed, now Instant) {
 	d.claimed--
 	p := place{offset: k.offset, queue: q.queue}
 	slot, known := d.table[p]
-	if k.verdict == Skip {
+	if k.verdict != Deliver {
 		if known {
 			d.drop(slot)
 		}
@@ -362,6 +367,7 @@ func (d *Dispatcher) forgetGroups(q *dispatchQueue) {
 	if l := o.lite; l != nil && q.queue == liteQueue {
 		clear(l.asleep)
 		clear(l.waking)
+		clear(l.later)
 		l.changed = true
 	}
 }
@@ -412,7 +418,8 @@ func (d *Dispatcher) forgetFresh(q *dispatchQueue, offset uint64) bool {
 
 // settleUnseen settles a message that this process has no entry of, for a handle
 // of an earlier process. It looks at every message group, which only such handles
-// cost.
+// cost. One that may sleep behind the first of its message group it does not settle:
+// what is settled of those are always the first ones.
 func (d *Dispatcher) settleUnseen(q *dispatchQueue, p place, delivery uint64) Reason {
 	if d.buried.has(p) {
 		return ReasonDeadLettered
@@ -428,12 +435,14 @@ func (d *Dispatcher) settleUnseen(q *dispatchQueue, p place, delivery uint64) Re
 		q.cursor = p.offset + 1
 	}
 	found := d.forgetFresh(q, p.offset)
+	unclear := false
 	if l := d.order.lite; l != nil && !found {
 		for key, from := range l.asleep {
 			if from == p.offset {
 				l.asleep[key], found = from+1, true
 				break
 			}
+			unclear = unclear || from < p.offset
 		}
 	}
 	if !found {
@@ -444,7 +453,10 @@ func (d *Dispatcher) settleUnseen(q *dispatchQueue, p place, delivery uint64) Re
 			}
 		}
 	}
-	if !found {
+	switch {
+	case !found && unclear:
+		return ReasonExpired // it may sleep behind another, and then it comes again
+	case !found:
 		return ReasonSettled
 	}
 	q.acked.add(Range{From: p.offset, To: p.offset + 1})

@@ -11,6 +11,7 @@ const (
 	Skip            // does not match the filter, or is gone: settled for the group
 	Later           // cannot be read now: tried again after a second, without counting an attempt
 	Stop            // matches, but there is no room: neither it nor more in this call
+	Settled         // of Key: Skip, and Progress has it: no delta needs to name it again
 )
 
 // TakeRequest is one receive.
@@ -29,7 +30,7 @@ type TakeRequest struct {
 	Match func(queue uint16, offset uint64) Verdict
 	// Key names a message's group by a number, for a dispatcher that keeps order. It is
 	// called like Match, for ascending offsets, and says Deliver with the key, Skip
-	// when the message is gone, or Later when it cannot say now: then nothing
+	// or Settled when the message is gone, or Later when it cannot say now: then nothing
 	// behind the message is looked at for a second.
 	Key func(queue uint16, offset uint64) (uint64, Verdict)
 	// Attempt is the poll's attempt id, for a dispatcher that keeps order; nil =

@@ -212,3 +212,14 @@ func TestLostLiteTopicIsTold(t *testing.T) {
 		}
 	}
 }
+
+// A client of which there is no room for anything cannot subscribe.
+func TestLiteSubscriptionNeedsARegisteredClient(t *testing.T) {
+	b := start(t, func(o *Options) { o.MaxClients = 1 })
+	c := b.dial(t, nil)
+	want(t, syncLite(t, c, "one", "chatters", pb.LiteSubscriptionAction_PARTIAL_ADD, "a"), pb.Code_OK)
+	want(t, syncLite(t, c, "two", "chatters", pb.LiteSubscriptionAction_PARTIAL_ADD, "a"), pb.Code_TOO_MANY_REQUESTS)
+	if n := len(b.store.lite); n != 1 {
+		t.Errorf("%d subscriptions came to the store, want one", n)
+	}
+}
