@@ -68,6 +68,7 @@ type station struct {
 	wall   func() time.Time // nil: the system clock
 	tap    *tapLog          // nil: none
 	member *Member          // nil: alone
+	hasty  atomic.Bool      // the log of the model delays nothing more
 }
 
 func testLimits() Limits { return Limits{SegmentBytes: 1 << 20} }
@@ -102,6 +103,7 @@ type tapLog struct {
 	// appending is called before an append, which fails with its error; after errTaken
 	// it is the test that tells what became of the batch.
 	appending atomic.Pointer[func(*commitlog.Batch) error]
+	appended  atomic.Pointer[func(*commitlog.Batch) func()] // what it says of an append is called after it, before its caller goes on
 }
 
 func (l *tapLog) Append(ctx context.Context, b *commitlog.Batch) error {
@@ -112,7 +114,15 @@ func (l *tapLog) Append(ctx context.Context, b *commitlog.Batch) error {
 			return err
 		}
 	}
-	return l.groupLog.Append(ctx, b)
+	var after func()
+	if f := l.appended.Load(); f != nil {
+		after = (*f)(b)
+	}
+	err := l.groupLog.Append(ctx, b)
+	if after != nil && err == nil {
+		after()
+	}
+	return err
 }
 
 func (l *tapLog) ReadAt(pos record.Position, sizeHint int) (commitlog.Entry, error) {

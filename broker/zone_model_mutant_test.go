@@ -49,10 +49,21 @@ var zoneMutants = map[string]struct {
 	}},
 	"a message group is in disorder": {"before", zoneMutant{
 		publish: func(m *zoneModel, _ *station, msg Message) Message {
-			if msg.MessageGroup != "" && m.rng.IntN(4) == 0 {
+			if msg.MessageGroup != "" && msg.Topic.Name == kindFIFO && m.rng.IntN(4) == 0 {
 				msg.MessageGroup += "-other"
 			}
 			return msg
+		},
+	}},
+	"a lite topic comes to who does not want it": {"has not named", zoneMutant{
+		asks: func(m *zoneModel, who seat) seat { return seat{who.g, liteSeats[m.rng.IntN(len(liteSeats))]} },
+	}},
+	"a lite topic is not moved": {"before", zoneMutant{
+		sync: func(_ *zoneModel, r LiteRequest) LiteRequest {
+			if r.From == LiteFromMin {
+				r.From = LiteFromLast
+			}
+			return r
 		},
 	}},
 	"a restart forgets what was acknowledged": {"after it was settled", zoneMutant{

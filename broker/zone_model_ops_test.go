@@ -43,7 +43,7 @@ func (m *zoneModel) sendAgain() {
 		return
 	}
 	x := m.pick(func(x *sent) bool {
-		return x.topic != kindNormal && x.topic != kindPriority && time.Since(x.at) < window
+		return x.topic != kindNormal && x.topic != kindPriority && x.topic != kindLite && time.Since(x.at) < window
 	})
 	if x == nil {
 		return
@@ -93,6 +93,9 @@ func (m *zoneModel) publish(s *station, x *sent) {
 		g := x.message.MessageGroup
 		x.numbered = len(m.fifo[g])
 		m.fifo[g] = append(m.fifo[g], len(m.order))
+	}
+	if x.topic == kindLite {
+		m.said(x)
 	}
 	m.all[x.id] = x
 	m.order = append(m.order, x.id)
@@ -204,6 +207,9 @@ func (m *zoneModel) took(i int, g zone.ConsumerGroup, topic zone.Topic, d Delive
 func (m *zoneModel) settle() {
 	var g zone.ConsumerGroup
 	x := m.pick(func(x *sent) bool {
+		if x.over {
+			return false
+		}
 		for _, g = range groupsOf(x.topic) {
 			if r := x.ofGroup[g]; r.hands != nil && !r.settled && !r.acked && m.up[r.hands.by] {
 				return true

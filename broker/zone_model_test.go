@@ -35,11 +35,11 @@ const (
   - {name: m-delay, kind: delay, route: local, idempotent: 10m}
   - {name: m-tx, kind: transaction, route: local, idempotent: 10m, transaction: {immunity: 1h, interval: 1h, checks: 1000}}
   - {name: m-priority, kind: priority, route: local}
-`
+` + zoneLiteTopic
 	zoneGroups = `consumer_groups:
   - {name: one, topics: [m-normal, m-once, m-fifo, m-delay, m-tx, m-priority], max_attempts: 1000}
   - {name: two, topics: [m-normal], max_attempts: 1000}
-`
+` + zoneLiteGroups
 )
 
 // sent is a message of the model.
@@ -53,7 +53,8 @@ type sent struct {
 	handle   string    // recall handle or transaction id
 	decided  Resolution
 	ofGroup  map[zone.ConsumerGroup]*reading
-	numbered int // of a FIFO message: its place in its message group
+	numbered int  // of a FIFO message: its place in its message group
+	over     bool // the time of its lite topic is over: it may come, or not
 }
 
 // reading is a message as a consumer group has it.
@@ -85,8 +86,10 @@ type zoneModel struct {
 	order   []string         // ids, in order of sending
 	fifo    map[string][]int // by message group: indexes into order
 	refused []*sent          // sends whose home was away
-	counts  map[string]int   // what happened, over all seeds
-	mutant  *zoneMutant      // nil: the zone is as it is
+	lites   map[string]*liteLife
+	since   [2]time.Time   // since when a broker is up
+	counts  map[string]int // what happened, over all seeds
+	mutant  *zoneMutant    // nil: the zone is as it is
 }
 
 // Call of zoneModel connects the brokers that are up.
@@ -112,8 +115,12 @@ func newZoneModel(t *testing.T, seed uint64, counts map[string]int) *zoneModel {
 	m := &zoneModel{t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 11)), all: map[string]*sent{}, fifo: map[string][]int{}, counts: counts}
 	for i, node := range []zone.Node{"rz01-a-1", "rz01-b-1"} {
 		m.mem[i] = disk.NewMem()
-		m.s[i], m.up[i] = open(t, m.mem[i], node, topo, limits), true
+		m.s[i], m.up[i] = &station{t: t, fs: m.mem[i], node: node, topo: topo, limits: limits}, true
+		m.s[i].tap = slowLog(seed, m.s[i])
+		begin(m.s[i])
+		m.since[i] = time.Now()
 	}
+	m.startLite()
 	m.connect()
 	return m
 }
@@ -124,6 +131,8 @@ type zoneMutant struct {
 	delivered func(m *zoneModel, i int, g zone.ConsumerGroup, list []Delivery) []Delivery
 	publish   func(m *zoneModel, s *station, msg Message) Message // may change what is sent
 	ended     func(m *zoneModel, i int)                           // comes after a restart
+	asks      func(m *zoneModel, who seat) seat                   // who receives in fact, of lite topics
+	sync      func(m *zoneModel, r LiteRequest) LiteRequest       // may change what a client says of lite topics
 }
 
 // brokenPromise is what fail says of a mutant.
@@ -152,7 +161,7 @@ func TestZoneIsTheModel(t *testing.T) {
 	}
 	t.Log(counts)
 	for _, what := range []string{"sent", "copy", "unavailable", "sent at last", "received", "again", "acked", "late ack", "dead", "recalled", "committed",
-		"rolled back", "restart", "crash", "away", "delayed", "hidden", "lost ack"} {
+		"rolled back", "restart", "crash", "away", "delayed", "hidden", "lost ack", "lite received", "lite over", "lite anew", "lite moved", "lite taken over"} {
 		if counts[what] < zoneSeeds/5 {
 			t.Errorf("%s happened %d times: the histories show too little: %v", what, counts[what], counts)
 		}
@@ -166,7 +175,7 @@ func runZone(t *testing.T, seed uint64, counts map[string]int) {
 }
 
 func (m *zoneModel) run() {
-	for range 400 {
+	for range 500 {
 		m.step()
 	}
 	m.finish()
@@ -181,7 +190,13 @@ func (m *zoneModel) close() {
 }
 
 func (m *zoneModel) step() {
-	switch n := m.rng.IntN(100); {
+	switch n := m.rng.IntN(125); {
+	case n >= 116:
+		m.choose()
+	case n >= 108:
+		m.hear(m.rng.IntN(2), seat{liteReaders[m.rng.IntN(2)], liteSeats[m.rng.IntN(len(liteSeats))]}, 1+m.rng.IntN(8), time.Duration(1+m.rng.IntN(40))*time.Second)
+	case n >= 100:
+		m.say(liteNames[m.rng.IntN(1+m.rng.IntN(len(liteNames)))])
 	case n < 26:
 		m.send()
 	case n < 32:
@@ -235,6 +250,9 @@ func (x *sent) due() bool { return !x.never && !x.visible.IsZero() && !x.visible
 
 // blocked returns a message of the same message group that must be settled first.
 func (m *zoneModel) blocked(x *sent, g zone.ConsumerGroup) *sent {
+	if x.topic == kindLite {
+		return m.lites[x.message.MessageGroup].before(x, g)
+	}
 	if x.topic != kindFIFO {
 		return nil
 	}
@@ -249,7 +267,11 @@ func (m *zoneModel) blocked(x *sent, g zone.ConsumerGroup) *sent {
 
 // pass lets time go by. What was acknowledged a second ago is durable.
 func (m *zoneModel) pass(d time.Duration) {
-	time.Sleep(d)
+	for left := d; left > 0; left -= time.Minute { // longer, and clients of lite topics are forgotten
+		time.Sleep(min(left, time.Minute))
+		m.quick()
+	}
+	m.age()
 	if d < time.Second {
 		return
 	}
@@ -268,7 +290,7 @@ func (m *zoneModel) trouble() {
 	switch kind := m.rng.IntN(3); {
 	case !m.up[i]:
 		m.s[i].start()
-		m.up[i] = true
+		m.up[i], m.since[i] = true, time.Now()
 	case kind == 0:
 		m.counts["restart"]++
 		m.s[i].restart()
@@ -295,6 +317,8 @@ func (m *zoneModel) crash(i int) {
 
 // ended tells what the end of a broker changes for what it has.
 func (m *zoneModel) ended(i int, crash bool) {
+	m.endedLite(i)
+	m.since[i] = time.Now()
 	for _, id := range m.order {
 		x := m.all[id]
 		for _, r := range x.ofGroup {
@@ -326,16 +350,18 @@ func (m *zoneModel) finish() {
 	for i, up := range m.up {
 		if !up {
 			m.s[i].start()
-			m.up[i] = true
+			m.up[i], m.since[i] = true, time.Now()
 		}
 	}
 	m.connect()
+	m.finishLite()
 	for _, id := range m.order {
 		if x := m.all[id]; x.topic == kindTx && x.decided == ResolutionUnknown && x.handle != "" {
 			m.end(m.s[0], x, ResolutionCommit)
 		}
 	}
-	m.pass(2 * time.Hour) // beyond every delay and every invisible time
+	m.pass(2 * time.Hour) // beyond every delay, every invisible time and the life of lite topics
+	m.forgottenLite()
 	for range 40 {
 		for i := range m.s {
 			m.receive(i, 1000, time.Minute)
@@ -352,7 +378,7 @@ func (m *zoneModel) finish() {
 	for _, id := range m.order {
 		x := m.all[id]
 		for g, r := range x.ofGroup {
-			if x.due() && !r.settled {
+			if x.topic != kindLite && x.due() && !r.settled {
 				m.fail("message %s of %s never came to group %s", id, x.topic, g)
 			}
 		}
@@ -361,6 +387,9 @@ func (m *zoneModel) finish() {
 
 // groupsOf returns the groups that read a topic.
 func groupsOf(t zone.Topic) []zone.ConsumerGroup {
+	if t == kindLite {
+		return liteReaders
+	}
 	if t == kindNormal {
 		return []zone.ConsumerGroup{"one", "two"}
 	}
