@@ -26,7 +26,7 @@ const (
 func (b *Broker) liteLoop() {
 	timer := time.NewTimer(leastLiteEvery)
 	defer timer.Stop()
-	for {
+	for first := true; ; first = false {
 		select {
 		case <-b.ctx.Done():
 			return
@@ -34,7 +34,26 @@ func (b *Broker) liteLoop() {
 			return
 		case <-timer.C:
 		}
+		if first {
+			b.settleBefore(b.ctx)
+		}
 		timer.Reset(b.liteRound(b.ctx))
+	}
+}
+
+// settleBefore has every group look at what lite topics left behind that were forgotten
+// before this process: an end between the record and its settling leaves it.
+func (b *Broker) settleBefore(ctx context.Context) {
+	for _, info := range b.Topology().Topics {
+		b.mu.RLock()
+		t := b.state.topics[info.Name]
+		b.mu.RUnlock()
+		if info.Kind != zone.KindLite || t == nil {
+			continue
+		}
+		if err := b.settleForgotten(ctx, t, nil); err != nil && ctx.Err() == nil {
+			b.logger.Warn("lite topics that were forgotten are not settled", "topic", string(info.Name), "err", err)
+		}
 	}
 }
 
