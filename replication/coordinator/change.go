@@ -20,28 +20,56 @@ func (t Term) Vacated() Term {
 	return n
 }
 
-// Elected begins the epoch of e with its lineage. at is the wall clock's time for the
-// report of a loss.
-func (t Term) Elected(e Election, lineage record.LineageID, at time.Time) Term {
+// Elected begins the epoch of e with its lineage. lease is how long its first lease is
+// at most, at is the wall clock's time for the report of a loss.
+func (t Term) Elected(e Election, lineage record.LineageID, lease time.Duration, at time.Time) Term {
 	n := t.Clone()
 	n.Master, n.Epoch, n.Incarnation, n.Lineage = e.Master, e.Epoch, e.Incarnation, lineage
 	n.InSync, n.Proposed = sorted(e.InSync), nil
+	// Where a majority acknowledged, the new set is without those who may lack something.
+	n.Majority, n.Alone, n.Leased = false, "", lease
 	n.Version++
 	if e.Loss != nil {
 		l := *e.Loss
 		l.At = at
 		n.Lost = &l
+		n.Committed = min(n.Committed, l.From)
 	}
 	return n
 }
 
 // Passed gives the next epoch to a member that the master chose. The in-sync set
-// stays: each of it has every acknowledged record.
-func (t Term) Passed(to zone.Node, lineage record.LineageID) Term {
+// stays, and with it whether a majority sufficed so far. lease is as with Elected.
+func (t Term) Passed(to zone.Node, lineage record.LineageID, lease time.Duration) Term {
 	n := t.Clone()
 	n.Master, n.Epoch, n.Lineage, n.Proposed = to, t.Epoch+1, lineage, nil
+	n.Leased = lease
 	n.Version++
 	return n
+}
+
+// Noted returns the term with what is known to be committed, but as the same version:
+// it goes along with another change.
+func (t Term) Noted(committed record.Position) Term {
+	t.Committed = max(t.Committed, committed)
+	return t
+}
+
+// Marked notes something of its epoch: that a majority may acknowledge, that leases
+// are up to so long, what is committed. Nothing of it is ever taken back.
+func (t Term) Marked(majority bool, leased time.Duration, committed record.Position) Term {
+	n := t.Clone().Noted(committed)
+	n.Majority, n.Leased = n.Majority || majority, max(n.Leased, leased)
+	n.Version++
+	return n
+}
+
+// LeftAlone notes that the topology in force has one node for the group.
+func (t Term) LeftAlone(n zone.Node) Term {
+	next := t.Clone()
+	next.Alone = n
+	next.Version++
+	return next
 }
 
 // Named notes the incarnation that the first master's empty store was given.
@@ -77,7 +105,9 @@ func (t Term) Changed(g Group, epoch, version uint64, inSync, proposed []zone.No
 		}
 	}
 	for _, m := range slices.Concat(inSync, proposed) {
-		if !g.has(m) {
+		// Whoever is in a set already stays there until the master's own topology has it
+		// out: it may be older than the coordinator's.
+		if !g.has(m) && !slices.Contains(t.InSync, m) && !slices.Contains(t.Proposed, m) {
 			return fail(KindRefused, "%s is not a node of the group", m)
 		}
 	}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -39,7 +40,25 @@ type Term struct {
 	// confirmed, an acknowledgement needs both sets; only InSync is ever elected from.
 	Proposed []zone.Node `json:"proposed,omitempty"`
 
+	// Majority says that records of this epoch may have been acknowledged by a majority
+	// of the in-sync set: then no single member of it is known to have all of them. The
+	// master says so before it acknowledges in that way, by Standing.Majority, and it
+	// holds until the next election, whatever topology anybody has meanwhile.
+	Majority bool `json:"majority,omitempty"`
+	// Leased is the longest lease that may have been granted in this epoch: whoever
+	// takes the epoch away waits for no less, whatever its own times are. It is raised
+	// before a longer one is granted. 0 = as long as the reader's own.
+	Leased time.Duration `json:"leased_ns,omitempty"`
+	// Committed is a position up to which the log surely was committed: a log of this
+	// group that ends below it has been set back. It lags behind; see [Committing].
+	Committed record.Position `json:"committed,omitempty"`
+	// Alone is the node that was the group's only one for a while, and may have written
+	// epochs that no term knows: nobody is elected before it has answered; "" = none.
+	Alone zone.Node `json:"alone,omitempty"`
+
 	// Version ascends by one with every change of the term: what is compared and set.
+	// Of two terms of one group the one of the higher epoch is the newer, then the one of
+	// the higher version: a quorum that lost its state begins to count versions anew.
 	Version uint64 `json:"version"`
 	// Lost says what a forced fail-over gave up, until the next one does; nil = no
 	// epoch of this group ever gave up anything.
@@ -55,6 +74,42 @@ type Loss struct {
 	// or below From when nothing is known to be lost. More may have been acknowledged.
 	Known record.Position `json:"known"`
 	At    time.Time       `json:"at"` // by the coordinator's wall clock; for people only
+	// By ordered it, for the Reason given; of an order (see [Order]).
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Order is an operator's order to make a member the master.
+type Order struct {
+	To zone.Node `json:"to"`
+	// AllowLoss: even if acknowledged records are given up. Then By is required.
+	AllowLoss bool `json:"allow_loss,omitempty"`
+	// By is the operator, as whoever took the order has verified; Reason is in the
+	// operator's words. Both are for the log and for Loss, at most MaxWords bytes each.
+	By     string `json:"by,omitempty"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// MaxWords bounds By and Reason of an Order, in bytes.
+const MaxWords = 500
+
+// Check returns why nobody may order that, or "".
+func (o Order) Check() string {
+	switch {
+	case len(o.By) > MaxWords || len(o.Reason) > MaxWords:
+		return fmt.Sprintf("more than %d bytes about who orders it, or why", MaxWords)
+	case o.AllowLoss && o.By == "":
+		return "records are given up by the order of an operator only, who is to be named"
+	}
+	return ""
+}
+
+// Newer says whether t is the newer one of two terms of a group.
+func (t Term) Newer(than Term) bool {
+	if t.Epoch != than.Epoch {
+		return t.Epoch > than.Epoch
+	}
+	return t.Version > than.Version
 }
 
 // Clone returns a copy that shares nothing with t.
@@ -90,13 +145,17 @@ type Standing struct {
 	// answering before it says so.
 	Leads uint64 `json:"leads"`
 	// Seen is the version of the newest term that the member knew before it looked at
-	// its log for this standing. It shows the coordinator what this standing cannot be
-	// older than.
-	Seen uint64 `json:"seen"`
+	// its log for this standing, SeenEpoch its epoch. They show the coordinator what this
+	// standing cannot be older than.
+	Seen      uint64 `json:"seen"`
+	SeenEpoch uint64 `json:"seen_epoch"`
 
-	// Fit is false when the member must not be elected: its disk or log failed, its
-	// log diverged, or its store is new, set back or restored while the term still
-	// counts on the one before (the term has to be seen without it in InSync first).
+	// Majority says that this member, as master, wants to acknowledge what a majority
+	// of the in-sync set has. It does so only under a term that says so, too.
+	Majority bool `json:"majority,omitempty"`
+
+	// Fit is false when the member must not be elected: its disk or log failed, or its
+	// log diverged. That a disk was set back its node cannot know: see Term.Committed.
 	Fit bool `json:"fit"`
 }
 
@@ -125,9 +184,9 @@ type Coordinator interface {
 	// is not master of the term, and for a master whose lease is being taken away.
 	Renew(ctx context.Context, group zone.Group, s Standing) (Term, Lease, error)
 
-	// Watch returns the term when its version is above after, at once if it is
-	// already. It may return the unchanged term after a while, so that a lost
-	// coordinator shows: call it again.
+	// Watch returns the term when its version is another one than after, at once if it
+	// is already: whether it is a newer one, Term.Newer says. It may return the unchanged
+	// term after a while, so that a lost coordinator shows: call it again.
 	Watch(ctx context.Context, group zone.Group, after uint64) (Term, error)
 
 	// ChangeSet sets who is in sync, and who is proposed to be; the master of epoch
@@ -145,12 +204,13 @@ type Coordinator interface {
 	// has no master, and the rule elects one; a sick master then says that it is not Fit.
 	Resign(ctx context.Context, group zone.Group, epoch uint64, to zone.Node) (Term, error)
 
-	// Failover makes to the master by an operator's order, once the lease that is out
-	// is over. Without allowLoss only when nothing that was acknowledged can be lost;
+	// Failover makes order.To the master by an operator's order, once the lease that is
+	// out is over. Without AllowLoss only when nothing that was acknowledged can be lost;
 	// else it fails with KindNoCandidate, whose text says what is missing. With
-	// allowLoss any member that answers and is not the present master will do; the term
-	// then says in Lost what was given up.
-	Failover(ctx context.Context, group zone.Group, to zone.Node, allowLoss bool) (Term, error)
+	// AllowLoss any member that answers and is not the present master will do; the term
+	// then says in Lost what was given up, and by whose order. An order that is none (see
+	// Order.Check) fails with KindRefused.
+	Failover(ctx context.Context, group zone.Group, order Order) (Term, error)
 
 	// Terms returns the terms of all groups, sorted by group; those that never had a
 	// master are left out.

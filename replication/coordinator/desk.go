@@ -33,23 +33,20 @@ type seat struct {
 	until  time.Time // when no lease of the epoch is valid any more, margin included
 	closed bool      // no more leases of the epoch
 	known  record.Position
+	noted  time.Time // when the term was last told what is committed, or the epoch seen first
+	wants  bool      // the master said that a majority is to acknowledge
 
 	vacant  uint64 // version of the vacant term that settle is about
 	settle  time.Time
 	waiting string    // why there is no master; "" = there is one
 	gone    zone.Node // the master of the epoch, when its lease ran out here
 
-	order *order // an operator's; nil = none
+	order *Order // an operator's; nil = none
 }
 
 type heard struct {
 	Standing
 	at time.Time
-}
-
-type order struct {
-	to        zone.Node
-	allowLoss bool
 }
 
 // NewDesk returns the desk of a process that takes over now.
@@ -68,14 +65,13 @@ func (d *Desk) seat(t Term, now time.Time) *seat {
 		if d.forgotten[t.Group] {
 			from = now // the lease that the seat before granted may still run
 		}
-		s = &seat{standings: map[zone.Node]heard{}, until: from.Add(d.timing.Lease + d.timing.Margin)}
+		s = &seat{standings: map[zone.Node]heard{}, until: from.Add(d.timing.Over(t.Leased)), epoch: t.Epoch, noted: now}
 		d.seats[t.Group] = s
-		s.epoch = t.Epoch
 	}
 	if s.epoch != t.Epoch {
 		// A new master gets as long to claim its epoch as it may be silent later.
-		s.epoch, s.closed, s.known, s.gone = t.Epoch, false, 0, ""
-		s.until = now.Add(d.timing.Lease + d.timing.Margin)
+		s.epoch, s.closed, s.known, s.gone, s.wants, s.noted = t.Epoch, false, 0, "", false, now
+		s.until = now.Add(d.timing.Over(t.Leased))
 	}
 	return s
 }
@@ -108,8 +104,10 @@ func (d *Desk) Renew(now time.Time, g Group, t Term, s Standing) Lease {
 		// runs out, in case that this is a second node of the same name.
 		seat.closed = true
 	case s.Leads == t.Epoch && !seat.closed:
-		seat.until = later(seat.until, now.Add(d.timing.Lease+d.timing.Margin))
-		return Lease{Epoch: t.Epoch, Duration: d.timing.Lease}
+		seat.wants = s.Majority
+		l := d.timing.grant(t.Leased)
+		seat.until = later(seat.until, now.Add(d.timing.Over(l)))
+		return Lease{Epoch: t.Epoch, Duration: l}
 	case s.Leads == 0 && s.Epoch >= t.Epoch:
 		// It led the epoch and does not any more: it was started again or stepped down.
 		seat.closed, seat.until = true, now
@@ -132,6 +130,7 @@ type Step struct {
 	Vacate bool
 	Elect  *Election
 	Named  record.Incarnation
+	Mark   bool      // the term is to be Marked; see Desk.Mark
 	Wake   time.Time // when Judge may say something else although nothing is heard; zero = never
 }
 
@@ -144,10 +143,13 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 		if m, ok := seat.standings[t.Master]; ok && t.Incarnation == 0 && m.Incarnation != 0 && m.Leads == t.Epoch {
 			return Step{Named: m.Incarnation}
 		}
-		if seat.order != nil && seat.order.to != t.Master {
+		if seat.order != nil && seat.order.To != t.Master {
 			seat.closed = true
 		}
 		if now.Before(seat.until) {
+			if !seat.closed && d.marks(now, t, seat) {
+				return Step{Mark: true}
+			}
 			return Step{Wake: seat.until}
 		}
 		if !seat.closed {
@@ -165,12 +167,12 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 	switch {
 	case seat.order == nil:
 		e, seat.waiting, ok = b.Elect()
-	case seat.order.allowLoss:
-		if e, seat.waiting, ok = b.Force(seat.order.to); ok && e.Loss != nil && !b.Settled {
+	case seat.order.AllowLoss:
+		if e, seat.waiting, ok = b.Force(*seat.order); ok && e.Loss != nil && !b.Settled {
 			ok = false // others may still say what is given up
 		}
 	default:
-		e, seat.waiting, ok = b.Appoint(seat.order.to)
+		e, seat.waiting, ok = b.Appoint(seat.order.To)
 		if !ok && b.Settled { // what the operator wants cannot be; somebody has to lead
 			seat.order = nil
 			e, seat.waiting, ok = b.Elect()
@@ -185,11 +187,41 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 	return Step{}
 }
 
+// NoteEvery is how often a term is told what is committed while nothing else changes
+// it.
+const NoteEvery = 10 * time.Second
+
+// marks says whether the term of a master is to be marked.
+func (d *Desk) marks(now time.Time, t Term, seat *seat) bool {
+	return seat.wants && !t.Majority || t.Leased != 0 && t.Leased < d.timing.Lease ||
+		seat.known > t.Committed && now.Sub(seat.noted) >= NoteEvery
+}
+
+// Mark returns the term as the desk wants it marked.
+func (d *Desk) Mark(now time.Time, t Term) Term {
+	seat := d.seat(t, now)
+	seat.noted = now
+	leased := time.Duration(0)
+	if t.Leased != 0 {
+		leased = d.timing.Lease
+	}
+	return t.Marked(seat.wants, leased, seat.known)
+}
+
+// Known is the highest position that the desk has heard to be committed in the term's
+// epoch.
+func (d *Desk) Known(t Term) record.Position {
+	if s := d.seats[t.Group]; s != nil && s.epoch == t.Epoch {
+		return s.known
+	}
+	return 0
+}
+
 // ballot collects what was said since the term has had no master.
 func (d *Desk) ballot(now time.Time, g Group, t Term, seat *seat) Ballot {
-	b := Ballot{Group: g, Term: t, Known: seat.known, Gone: seat.gone, Settled: !now.Before(seat.settle)}
+	b := Ballot{Group: g, Term: t, Known: max(seat.known, t.Committed), Gone: seat.gone, Settled: !now.Before(seat.settle)}
 	for _, h := range seat.standings {
-		if h.Seen >= t.Version && g.has(h.Node) && d.fresh(now, h) {
+		if h.Counts(t) && g.has(h.Node) && d.fresh(now, h) {
 			b.Standings = append(b.Standings, h.Standing)
 		}
 	}
@@ -228,7 +260,8 @@ func (d *Desk) Resign(now time.Time, g Group, t Term, to zone.Node) (why string,
 
 // Order begins an operator's fail-over, or says why it cannot be; it is carried out
 // by the steps of Judge until Recall.
-func (d *Desk) Order(now time.Time, g Group, t Term, to zone.Node, allowLoss bool) error {
+func (d *Desk) Order(now time.Time, g Group, t Term, o Order) error {
+	to, allowLoss := o.To, o.AllowLoss
 	fail := func(k Kind, format string, args ...any) error {
 		return &Error{Op: "failover", Group: t.Group, Kind: k, Text: fmt.Sprintf(format, args...)}
 	}
@@ -238,13 +271,15 @@ func (d *Desk) Order(now time.Time, g Group, t Term, to zone.Node, allowLoss boo
 	master, alive := seat.standings[t.Master]
 	alive = alive && d.fresh(now, master) && master.Leads == t.Epoch
 	safe := slices.Contains(t.InSync, to) && h.Fit
-	switch {
+	switch why := o.Check(); {
+	case why != "":
+		return fail(KindRefused, "%s", why)
 	case !g.has(to):
 		return fail(KindNotFound, "%s is not a node of the group", to)
 	case to == t.Master:
 		return fail(KindRefused, "%s is the master", to)
 	case seat.order != nil:
-		return fail(KindRefused, "a fail-over to %s is under way", seat.order.to)
+		return fail(KindRefused, "a fail-over to %s is under way", seat.order.To)
 	case !answers:
 		return fail(KindNoCandidate, "%s does not answer", to)
 	case allowLoss && alive && !safe:
@@ -252,7 +287,7 @@ func (d *Desk) Order(now time.Time, g Group, t Term, to zone.Node, allowLoss boo
 	case !allowLoss && !safe && t.Epoch != 0:
 		return fail(KindNoCandidate, "%s is not in sync, or not fit; in sync are %v", to, t.InSync)
 	}
-	seat.order = &order{to: to, allowLoss: allowLoss}
+	seat.order = &o
 	return nil
 }
 

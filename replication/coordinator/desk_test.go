@@ -16,7 +16,7 @@ func ruled() coordinator.Term {
 
 func renewal(t coordinator.Term) coordinator.Standing {
 	s := at("a", t.Epoch, 100)
-	s.Leads, s.Seen = t.Epoch, t.Version
+	s.Leads, s.Seen, s.SeenEpoch = t.Epoch, t.Version, t.Epoch
 	return s
 }
 
@@ -75,7 +75,7 @@ func TestStandingFromBeforeTheVacancyElectsNobody(t *testing.T) {
 	term := ruled().Vacated()
 	d := coordinator.NewDesk(timing, start)
 	old := at("b", 4, 100)
-	old.Seen = term.Version - 1
+	old.Seen, old.SeenEpoch = term.Version-1, term.Epoch
 	d.Renew(start, pair, term, old)
 	if s := d.Judge(start.Add(timing.Settle), pair, term); s.Elect != nil {
 		t.Fatalf("elected %+v by a standing that its master may have gone on after", s.Elect)
@@ -108,7 +108,7 @@ func TestDeadMasterIsNotWaitedForOneThatSteppedDownIs(t *testing.T) {
 		}
 		vacant := term.Vacated()
 		b := at("b", 4, 90)
-		b.Seen = vacant.Version
+		b.Seen, b.SeenEpoch = vacant.Version, vacant.Epoch
 		d.Renew(now, pair, vacant, b)
 		if s := d.Judge(now, pair, vacant); (s.Elect == nil) != says {
 			t.Errorf("the master says that it stopped: %v; step %+v", says, s)
@@ -137,7 +137,7 @@ func TestTermChangesByTheRulesOnly(t *testing.T) {
 	if _, err := v.Changed(pair, 4, 10, nodes("a"), nil); err == nil {
 		t.Error("a vacant term's set was changed")
 	}
-	e := v.Elected(coordinator.Election{Master: "b", Epoch: 6, Incarnation: 7, InSync: nodes("b a b")}, 5, time.Now())
+	e := v.Elected(coordinator.Election{Master: "b", Epoch: 6, Incarnation: 7, InSync: nodes("b a b")}, 5, time.Second, time.Now())
 	if e.Master != "b" || e.Epoch != 6 || e.Lineage != 5 || e.Version != 11 || len(e.InSync) != 2 || e.InSync[0] != "a" || e.Lost != nil {
 		t.Errorf("elected %+v", e)
 	}

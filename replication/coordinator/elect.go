@@ -45,13 +45,19 @@ type Election struct {
 // The first master of a group is the member with the longest log; all members must
 // have answered, and their logs be of one store.
 //
+// A group that was a single node for a while (Term.Alone) waits for that node, whose log
+// alone has what it wrote meanwhile.
+//
 // When nobody is elected, why says so in words for people.
 func (b Ballot) Elect() (e Election, why string, ok bool) {
 	if b.Term.Epoch == 0 {
 		return b.found()
 	}
+	if e, why, waits := b.alone(); waits || e.Master != "" {
+		return e, why, !waits
+	}
 	able, unable := b.candidates()
-	if need := b.Group.answers(len(b.Term.InSync)); len(able) < need {
+	if need := b.Term.answers(len(b.Term.InSync)); len(able) < need {
 		return Election{}, fmt.Sprintf("%d of the %d in sync must answer and be fit, %d do: %s", need, len(b.Term.InSync), len(able), unable), false
 	}
 	if !b.Settled && b.silent() > 0 {
@@ -70,6 +76,11 @@ func (b Ballot) Appoint(to zone.Node) (e Election, why string, ok bool) {
 		}
 		return e, why, ok
 	}
+	if e, why, waits := b.alone(); waits || e.Master != "" && e.Master != to {
+		return Election{}, cmp.Or(why, fmt.Sprintf("%s was the group's only node, and only its log has what it wrote then", e.Master)), false
+	} else if e.Master == to {
+		return e, "", true
+	}
 	able, unable := b.candidates()
 	i := slices.IndexFunc(able, func(s Standing) bool { return s.Node == to })
 	if i < 0 {
@@ -81,15 +92,21 @@ func (b Ballot) Appoint(to zone.Node) (e Election, why string, ok bool) {
 			behind = append(behind, s)
 		}
 	}
-	if need := b.Group.answers(len(b.Term.InSync)); len(behind) < need {
+	if need := b.Term.answers(len(b.Term.InSync)); len(behind) < need {
 		return Election{}, fmt.Sprintf("%d of the %d in sync must answer and not be ahead of %s, %d do", need, len(b.Term.InSync), to, len(behind)), false
 	}
 	return b.elected(able[i], able), "", true
 }
 
+// Counts says whether the standing was made after the term was seen.
+func (s Standing) Counts(t Term) bool {
+	return s.SeenEpoch > t.Epoch || s.SeenEpoch == t.Epoch && s.Seen >= t.Version
+}
+
 // Force appoints any member that answered, and says what is given up thereby; nothing
 // is when Appoint would have done it.
-func (b Ballot) Force(to zone.Node) (e Election, why string, ok bool) {
+func (b Ballot) Force(o Order) (e Election, why string, ok bool) {
+	to := o.To
 	if e, _, ok := b.Appoint(to); ok {
 		return e, "", true
 	}
@@ -105,7 +122,7 @@ func (b Ballot) Force(to zone.Node) (e Election, why string, ok bool) {
 			known = max(known, other.Committed)
 		}
 	}
-	e.Loss = &Loss{Epoch: e.Epoch, From: s.End, Known: known}
+	e.Loss = &Loss{Epoch: e.Epoch, From: s.End, Known: known, By: o.By, Reason: o.Reason}
 	return e, "", true
 }
 
@@ -173,6 +190,29 @@ func (b Ballot) candidates() (able []Standing, unable string) {
 	return able, strings.Join(words, "; ")
 }
 
+// alone decides for a group that was a single node for a while. That node must have
+// answered; when its log has epochs that no term knows, it wrote them, and only its log
+// has them.
+func (b Ballot) alone() (e Election, why string, waits bool) {
+	n := b.Term.Alone
+	if n == "" {
+		return Election{}, "", false
+	}
+	i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == n })
+	if i < 0 || !b.Standings[i].Fit {
+		return Election{}, fmt.Sprintf("%s was the group's only node for a while, and what it wrote then is nowhere else: it must answer and be fit", n), true
+	}
+	s := b.Standings[i]
+	if s.Epoch <= b.Term.Epoch {
+		return Election{}, "", false
+	}
+	e = Election{Master: n, Epoch: b.epoch(), Incarnation: s.Incarnation, InSync: []zone.Node{n}}
+	if !slices.Contains(b.Term.InSync, n) { // the topology gave the group to a node that lacked something
+		e.Loss = &Loss{Epoch: e.Epoch, From: s.End, Known: b.Known}
+	}
+	return e, "", false
+}
+
 // silent is how many of the in-sync set have not answered that are waited for.
 func (b Ballot) silent() int {
 	n := 0
@@ -201,7 +241,7 @@ func (b Ballot) longest(all []Standing) Standing {
 func (b Ballot) elected(w Standing, able []Standing) Election {
 	e := Election{Master: w.Node, Epoch: b.epoch(), Incarnation: cmp.Or(b.Term.Incarnation, w.Incarnation)}
 	for _, s := range able {
-		if !b.Group.Quorum || level(s, w) {
+		if !b.Term.Majority || level(s, w) {
 			e.InSync = append(e.InSync, s.Node)
 		}
 	}
@@ -209,12 +249,12 @@ func (b Ballot) elected(w Standing, able []Standing) Election {
 	return e
 }
 
-// epoch is the next one: above the term's and above that of every log, since a log
-// may be older than its coordinator.
+// epoch is the next one: above the term's, above that of every log and above every one
+// that a member has heard of, since both may be older than their coordinator.
 func (b Ballot) epoch() uint64 {
 	e := b.Term.Epoch
 	for _, s := range b.Standings {
-		e = max(e, s.Epoch)
+		e = max(e, s.Epoch, s.SeenEpoch)
 	}
 	return e + 1
 }

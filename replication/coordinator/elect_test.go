@@ -65,8 +65,8 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := coordinator.Ballot{
-				Group: coordinator.Group{Name: "g", Members: nodes("c a b"), Quorum: c.quorum},
-				Term:  coordinator.Term{Group: "g", Epoch: c.epoch, InSync: nodes(c.inSync), Proposed: nodes(c.proposed), Version: 3},
+				Group: coordinator.Group{Name: "g", Members: nodes("c a b")},
+				Term:  coordinator.Term{Group: "g", Epoch: c.epoch, InSync: nodes(c.inSync), Proposed: nodes(c.proposed), Majority: c.quorum, Version: 3},
 				Known: c.known, Gone: c.gone, Standings: c.answered, Settled: !c.waiting,
 			}
 			if c.epoch != 0 {
@@ -90,8 +90,8 @@ func nodes(s string) []zone.Node {
 
 func TestAppointmentLosesNothingAndForceSaysWhat(t *testing.T) {
 	b := coordinator.Ballot{
-		Group:     coordinator.Group{Name: "g", Members: nodes("a b c"), Quorum: true},
-		Term:      coordinator.Term{Group: "g", Epoch: 4, Incarnation: 7, InSync: nodes("a b c"), Version: 3},
+		Group:     coordinator.Group{Name: "g", Members: nodes("a b c")},
+		Term:      coordinator.Term{Group: "g", Epoch: 4, Incarnation: 7, InSync: nodes("a b c"), Majority: true, Version: 3},
 		Standings: []coordinator.Standing{at("a", 4, 60), at("b", 4, 70), at("c", 4, 80)}, Settled: true, Known: 55,
 	}
 	if _, why, ok := b.Appoint("a"); ok || !strings.Contains(why, "2 of the 3") {
@@ -100,14 +100,14 @@ func TestAppointmentLosesNothingAndForceSaysWhat(t *testing.T) {
 	if e, why, ok := b.Appoint("b"); !ok || e.Master != "b" || !slices.Equal(e.InSync, nodes("b")) {
 		t.Errorf("b was not appointed, which is not behind a and so has what any two have: %+v, %q", e, why)
 	}
-	e, why, ok := b.Force("a")
-	if !ok || e.Loss == nil || *e.Loss != (coordinator.Loss{Epoch: 5, From: 60, Known: 55}) {
+	e, why, ok := b.Force(coordinator.Order{To: "a", By: "o"})
+	if !ok || e.Loss == nil || *e.Loss != (coordinator.Loss{Epoch: 5, From: 60, Known: 55, By: "o"}) {
 		t.Errorf("a by force: %+v, loss %+v, %q", e, e.Loss, why)
 	}
-	if e, _, ok := b.Force("b"); !ok || e.Loss != nil {
+	if e, _, ok := b.Force(coordinator.Order{To: "b"}); !ok || e.Loss != nil {
 		t.Errorf("b by force: %+v, %v: nothing is lost", e, e.Loss)
 	}
-	if _, why, ok := b.Force("d"); ok {
+	if _, why, ok := b.Force(coordinator.Order{To: "d"}); ok {
 		t.Errorf("d is no member: %q", why)
 	}
 }

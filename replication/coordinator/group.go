@@ -13,9 +13,6 @@ type Group struct {
 	// Members are the group's nodes, at most MaxMembers; of logs that are equal, that
 	// of the earlier member wins.
 	Members []zone.Node
-	// Quorum says that some topic acknowledges what a majority of the in-sync set has.
-	// Then no single member of the set is known to have everything.
-	Quorum bool
 }
 
 // has says whether the node is a member.
@@ -23,8 +20,8 @@ func (g Group) has(n zone.Node) bool { return slices.Contains(g.Members, n) }
 
 // answers is how many of an in-sync set of n must have answered so that one of them
 // has any record that was acknowledged.
-func (g Group) answers(n int) int {
-	if !g.Quorum {
+func (t Term) answers(n int) int {
+	if !t.Majority {
 		return 1 // each of them has every one
 	}
 	majority := n/2 + 1

@@ -41,6 +41,7 @@ type Member struct {
 	changed chan struct{} // closed and replaced when term changes; guarded by mu
 	down    uint64        // epochs up to this one are not led any more; guarded by mu
 	err     error         // why the last renewal failed; nil = it did not; guarded by mu
+	every   time.Duration // how often to renew; guarded by mu
 	heard   time.Time     // when the coordinator answered last; guarded by mu
 }
 
@@ -58,7 +59,7 @@ func NewMember(o MemberOptions) *Member {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	m := &Member{o: o, kick: make(chan struct{}, 1), changed: make(chan struct{})}
+	m := &Member{o: o, every: o.Timing.Renew, kick: make(chan struct{}, 1), changed: make(chan struct{})}
 	m.floor = o.Standing().Epoch
 	m.term.Group = o.Group
 	return m
@@ -91,7 +92,7 @@ func (m *Member) Term() (Term, <-chan struct{}) {
 // Observe takes a term that another call to the coordinator returned.
 func (m *Member) Observe(t Term) {
 	m.mu.Lock()
-	newer := t.Version > m.term.Version
+	newer := t.Newer(m.term)
 	if newer {
 		if m.term.Version == 0 && t.Master == m.o.Node && t.Epoch > 1 {
 			// Another process of this node was elected, for the log that it had then. What
@@ -153,7 +154,7 @@ func (m *Member) Run(ctx context.Context) error {
 		case <-m.kick:
 		}
 		m.renew(ctx)
-		timer.Reset(m.o.Timing.Renew)
+		timer.Reset(m.beat())
 	}
 }
 
@@ -173,7 +174,7 @@ func (m *Member) renew(ctx context.Context) {
 	if seen.Incarnation != 0 && s.Incarnation != seen.Incarnation {
 		leads = 0 // the store that was elected is gone; this one only has its name
 	}
-	s.Node, s.Seen, s.Leads = m.o.Node, seen.Version, leads
+	s.Node, s.Seen, s.SeenEpoch, s.Leads = m.o.Node, seen.Version, seen.Epoch, leads
 	asked := m.o.Now()
 	t, l, err := m.o.Coordinator.Renew(ctx, m.o.Group, s)
 	m.mu.Lock()
@@ -185,6 +186,7 @@ func (m *Member) renew(ctx context.Context) {
 	}
 	if err == nil && l.Duration > 0 && l.Epoch == leads && leads > m.down {
 		m.lease.Store(&heldLease{epoch: l.Epoch, until: asked.Add(l.Duration)})
+		m.every = m.o.Timing.renewEach(l.Duration)
 	}
 	m.mu.Unlock()
 	switch {
@@ -198,6 +200,14 @@ func (m *Member) renew(ctx context.Context) {
 	}
 }
 
+// beat is how often to tell where the member stands: as often as leases that were
+// granted by other times ask for.
+func (m *Member) beat() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.every
+}
+
 // watch follows the term.
 func (m *Member) watch(ctx context.Context) {
 	pause := time.NewTimer(0)
@@ -208,13 +218,17 @@ func (m *Member) watch(ctx context.Context) {
 			return
 		case <-pause.C:
 		}
-		t, _ := m.Term()
-		t, err := m.o.Coordinator.Watch(ctx, m.o.Group, t.Version)
+		was, _ := m.Term()
+		t, err := m.o.Coordinator.Watch(ctx, m.o.Group, was.Version)
 		if err != nil {
 			pause.Reset(m.o.Timing.Renew / 2) // Renew tells of it
 			continue
 		}
 		m.Observe(t)
-		pause.Reset(0)
+		if t.Newer(was) || t.Version == was.Version {
+			pause.Reset(0)
+		} else { // of somebody who is behind, or has lost what he knew
+			pause.Reset(m.o.Timing.Renew)
+		}
 	}
 }

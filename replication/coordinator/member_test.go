@@ -40,7 +40,7 @@ func (o *oneDesk) Watch(ctx context.Context, _ zone.Group, after uint64) (coordi
 		o.mu.Lock()
 		t := o.term
 		o.mu.Unlock()
-		if t.Version > after {
+		if t.Version != after {
 			return t, nil
 		}
 		select {
@@ -113,4 +113,60 @@ func TestAnotherStoreGetsNoLease(t *testing.T) {
 	if s := d.Judge(start.Add(timing.Lease+timing.Margin), pair, term); !s.Vacate {
 		t.Errorf("the epoch is not taken away: %+v", s)
 	}
+}
+
+// TestMemberFollowsAQuorumThatCountsVersionsAnew: all voters lost their stores, and the
+// member's process has run on.
+func TestMemberFollowsAQuorumThatCountsVersionsAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		term := ruled()
+		term.Version = 500
+		c := &oneDesk{desk: coordinator.NewDesk(coordinator.Timing{}, time.Now()), term: term}
+		m := coordinator.NewMember(coordinator.MemberOptions{Coordinator: c, Group: "g", Node: "b",
+			Standing: func() coordinator.Standing { return at("b", 4, 100) }})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		if got, _ := m.Term(); got.Version != 500 {
+			t.Fatalf("term %+v", got)
+		}
+		fresh := coordinator.Term{Group: "g"}.Elected(coordinator.Election{Master: "a", Epoch: 5, InSync: nodes("a")}, 3, 0, time.Now())
+		c.set(fresh)
+		time.Sleep(time.Second)
+		if got, _ := m.Term(); got.Epoch != 5 || got.Version != 1 {
+			t.Errorf("term %+v: want the one of epoch 5", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestMemberRenewsAsOftenAsAShorterLeaseAsksFor: its own topology has a lease ten times
+// as long as the coordinator's.
+func TestMemberRenewsAsOftenAsAShorterLeaseAsksFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		long := coordinator.Timing{Lease: 15 * time.Second, Renew: 4 * time.Second, Margin: 2 * time.Second}
+		c := &oneDesk{desk: coordinator.NewDesk(coordinator.Timing{}, time.Now()), term: coordinator.Term{Group: "g", InSync: nodes("a b"), Epoch: 3, Version: 8, Incarnation: 7}}
+		m := coordinator.NewMember(coordinator.MemberOptions{Coordinator: c, Group: "g", Node: "a", Timing: long,
+			Standing: func() coordinator.Standing { return at("a", 3, 100) }})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- m.Run(ctx) }()
+		synctest.Wait()
+		c.set(ruled())
+		time.Sleep(2 * time.Second)
+		for range 100 {
+			if !m.Holds(4) {
+				t.Fatal("the lease ran out between two renewals")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -49,6 +49,9 @@ type OfficeOptions struct {
 	// node; Groups names all of them.
 	Group  func(zone.Group) (Group, bool)
 	Groups func() []zone.Group
+	// Alone returns the node of a group for which the topology in force has one node;
+	// false for any other. nil: there is no such group. See Term.Alone.
+	Alone func(zone.Group) (zone.Node, bool)
 	// Lineage returns a random number that is not 0. Required.
 	Lineage func() record.LineageID
 	// Now is a monotonic clock, Wall the wall clock for reports; nil = time.Now.
@@ -107,6 +110,7 @@ func (o *Office) step(ctx context.Context) (next time.Duration) {
 	o.mu.Lock()
 	o.desk.Forget(func(g zone.Group) bool { _, ok := o.o.Group(g); return ok })
 	var due []Term
+	var was []place // of the terms that are due
 	for _, name := range o.o.Groups() {
 		g, ok := o.o.Group(name)
 		if !ok {
@@ -117,9 +121,12 @@ func (o *Office) step(ctx context.Context) (next time.Duration) {
 		if !s.Wake.IsZero() {
 			next = min(next, s.Wake.Sub(now))
 		}
-		if n, ok := o.carryOut(t, s); ok {
-			due = append(due, n)
+		if n, ok := o.carryOut(now, t, s); ok {
+			due, was = append(due, n), append(was, placeOf(t))
 		}
+	}
+	for _, t := range o.leftAlone() {
+		due, was = append(due, t), append(was, placeOf(t))
 	}
 	o.mu.Unlock()
 	// Together, not one after another: when a room goes dark, all its groups are due.
@@ -131,8 +138,9 @@ func (o *Office) step(ctx context.Context) (next time.Duration) {
 	wg.Wait()
 	for i, t := range due {
 		switch {
-		case errs[i] == nil:
+		case errs[i] == nil && was[i] != placeOf(t):
 			o.report(t)
+		case errs[i] == nil: // a note that changes nobody's place
 		case errors.Is(errs[i], KindStaleVersion): // somebody else's change is seen next time
 		case ctx.Err() == nil:
 			o.o.Logger.Warn("decision about a broker group could not be stored", "group", string(t.Group), "err", errs[i])
@@ -145,13 +153,38 @@ func (o *Office) step(ctx context.Context) (next time.Duration) {
 	return next
 }
 
+// place is what people want to hear of when it changes.
+type place struct {
+	master zone.Node
+	epoch  uint64
+}
+
+func placeOf(t Term) place { return place{master: t.Master, epoch: t.Epoch} }
+
+// leftAlone returns the terms of groups that the topology has one node for, which are
+// to say so. The caller holds mu.
+func (o *Office) leftAlone() []Term {
+	if o.o.Alone == nil {
+		return nil
+	}
+	var due []Term
+	for _, t := range o.o.Book.Terms() {
+		if n, ok := o.o.Alone(t.Group); ok && t.Epoch > 0 && t.Alone != n {
+			due = append(due, t.LeftAlone(n))
+		}
+	}
+	return due
+}
+
 // carryOut returns the term that a step leads to.
-func (o *Office) carryOut(t Term, s Step) (Term, bool) {
+func (o *Office) carryOut(now time.Time, t Term, s Step) (Term, bool) {
 	switch {
 	case s.Vacate:
-		return t.Vacated(), true
+		return t.Vacated().Noted(o.desk.Known(t)), true
 	case s.Elect != nil:
-		return t.Elected(*s.Elect, o.o.Lineage(), o.o.Wall()), true
+		return t.Elected(*s.Elect, o.o.Lineage(), o.desk.Timing().Lease, o.o.Wall()), true
+	case s.Mark:
+		return o.desk.Mark(now, t), true
 	case s.Named != 0:
 		return t.Named(s.Named), true
 	}
@@ -165,7 +198,7 @@ func (o *Office) report(t Term) {
 		o.o.Logger.Warn("broker group has no master", "group", string(t.Group), "epoch", t.Epoch, "version", t.Version)
 	case t.Lost != nil && t.Lost.Epoch == t.Epoch:
 		o.o.Logger.Error("master appointed by force; records may be lost", "group", string(t.Group), "epoch", t.Epoch, "master", string(t.Master),
-			"from", uint64(t.Lost.From), "known", uint64(t.Lost.Known))
+			"from", uint64(t.Lost.From), "known", uint64(t.Lost.Known), "by", t.Lost.By, "reason", t.Lost.Reason)
 	default:
 		o.o.Logger.Info("master of a broker group", "group", string(t.Group), "epoch", t.Epoch, "master", string(t.Master), "in_sync", t.InSync)
 	}
@@ -207,7 +240,7 @@ func (o *Office) Renew(ctx context.Context, group zone.Group, s Standing) (Term,
 	t := o.term(group)
 	l := o.desk.Renew(o.o.Now(), g, t, s)
 	o.mu.Unlock()
-	if t.Master == "" || l == (Lease{}) && s.Node == t.Master || t.Incarnation == 0 {
+	if t.Master == "" || l == (Lease{}) && s.Node == t.Master || t.Incarnation == 0 || s.Node == t.Master && s.Majority && !t.Majority {
 		o.wake()
 	}
 	// For the term as well: members must not act on what another one has decided over.
@@ -236,7 +269,7 @@ func (o *Office) Watch(ctx context.Context, group zone.Group, after uint64) (Ter
 	for {
 		changed := o.o.Book.Changed()
 		t := o.term(group)
-		if t.Version > after {
+		if t.Version != after {
 			return t, nil
 		}
 		select {
@@ -258,10 +291,15 @@ func (o *Office) ChangeSet(ctx context.Context, group zone.Group, epoch, version
 	if err != nil {
 		return Term{}, err
 	}
-	next, err := o.term(group).Changed(g, epoch, version, inSync, proposed)
+	o.mu.Lock()
+	t := o.term(group)
+	known := o.desk.Known(t)
+	o.mu.Unlock()
+	next, err := t.Changed(g, epoch, version, inSync, proposed)
 	if err != nil {
 		return Term{}, err
 	}
+	next = next.Noted(known)
 	if err := o.o.Book.Put(ctx, next); err != nil {
 		return Term{}, o.noQuorum("change set", group, err)
 	}
@@ -285,14 +323,16 @@ func (o *Office) Resign(ctx context.Context, group zone.Group, epoch uint64, to 
 			return fail(KindStaleEpoch, fmt.Sprintf("the epoch is %d, of %q", t.Epoch, t.Master))
 		}
 		why, ok := o.desk.Resign(o.o.Now(), g, t, to)
+		known, lease := o.desk.Known(t), o.desk.Timing().Lease
 		o.mu.Unlock()
 		if !ok {
 			return fail(KindNoCandidate, why)
 		}
 		next := t.Vacated()
 		if to != "" {
-			next = t.Passed(to, o.o.Lineage())
+			next = t.Passed(to, o.o.Lineage(), lease)
 		}
+		next = next.Noted(known)
 		switch err := o.o.Book.Put(ctx, next); {
 		case err == nil:
 			o.report(next)
@@ -306,7 +346,8 @@ func (o *Office) Resign(ctx context.Context, group zone.Group, epoch uint64, to 
 }
 
 // Failover implements Coordinator.
-func (o *Office) Failover(ctx context.Context, group zone.Group, to zone.Node, allowLoss bool) (Term, error) {
+func (o *Office) Failover(ctx context.Context, group zone.Group, order Order) (Term, error) {
+	to := order.To
 	g, err := o.find("failover", group)
 	if err != nil {
 		return Term{}, err
@@ -315,11 +356,12 @@ func (o *Office) Failover(ctx context.Context, group zone.Group, to zone.Node, a
 	defer cancel()
 	o.mu.Lock()
 	was := o.term(group)
-	err = o.desk.Order(o.o.Now(), g, was, to, allowLoss)
+	err = o.desk.Order(o.o.Now(), g, was, order)
 	o.mu.Unlock()
 	if err != nil {
 		return Term{}, err
 	}
+	o.o.Logger.Warn("fail-over ordered", "group", string(group), "to", string(to), "allow_loss", order.AllowLoss, "by", order.By, "reason", order.Reason)
 	defer func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()

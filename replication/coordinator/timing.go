@@ -37,6 +37,31 @@ func (t Timing) WithDefaults() Timing {
 	return t
 }
 
+// Over is how long after a lease of the given length was granted, or a longer one of
+// these times, no clock that is within the margin takes it for valid. The margin grows
+// with the lease.
+func (t Timing) Over(lease time.Duration) time.Duration {
+	if lease <= t.Lease {
+		return t.Lease + t.Margin
+	}
+	return lease + time.Duration(float64(t.Margin)*float64(lease)/float64(t.Lease))
+}
+
+// grant is how long a lease may be in an epoch whose term says how long any may have
+// been; 0 = it does not say.
+func (t Timing) grant(leased time.Duration) time.Duration {
+	if leased == 0 || leased > t.Lease {
+		return t.Lease
+	}
+	return leased
+}
+
+// renewEach is how often to renew a lease of the length that was granted, which may be
+// shorter than these times have it.
+func (t Timing) renewEach(granted time.Duration) time.Duration {
+	return min(t.Renew, time.Duration(float64(t.Renew)*float64(granted)/float64(t.Lease)))
+}
+
 // Validate reports every fault, joined; defaults are filled first.
 func (t Timing) Validate() error {
 	t = t.WithDefaults()

@@ -355,6 +355,10 @@ func (k *keeper) count() {
 		}
 	}
 	k.commit = max(k.commit, all)
+	if !k.term.Majority { // else an election would go by less than was acknowledged
+		k.quorum = max(k.quorum, k.commit)
+		return
+	}
 	most := k.majority(k.term.InSync)
 	if k.term.Proposed != nil {
 		most = min(most, k.majority(k.term.Proposed))

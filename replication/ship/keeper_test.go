@@ -48,8 +48,8 @@ type benchDisk struct {
 func newBench(seed uint64) *bench {
 	b := &bench{rng: rand.New(rand.NewPCG(seed, 1)), now: simStart, disks: map[zone.Node]*benchDisk{}, seen: map[string]int{}}
 	names := []zone.Node{"a", "b", "c", "d", "e"}[:3+b.rng.IntN(3)]
-	b.group = coordinator.Group{Name: simGroup, Members: names, Quorum: true}
-	b.term = coordinator.Term{Group: simGroup, Epoch: 1, Master: "a", InSync: slices.Clone(names[:1+b.rng.IntN(len(names))]), Version: 7}
+	b.group = coordinator.Group{Name: simGroup, Members: names}
+	b.term = coordinator.Term{Group: simGroup, Epoch: 1, Master: "a", InSync: slices.Clone(names[:1+b.rng.IntN(len(names))]), Majority: true, Version: 7}
 	for _, n := range names {
 		b.disks[n] = &benchDisk{}
 	}

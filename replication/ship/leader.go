@@ -270,7 +270,7 @@ func (l *Leader) watch(ctx context.Context) {
 		after := l.version
 		l.mu.Unlock()
 		t, err := l.o.Sets.Watch(ctx, l.o.Group, after)
-		if err != nil || t.Version <= after {
+		if err != nil || t.Epoch <= l.o.Term.Epoch && t.Version <= after {
 			pause(ctx, l.o.Limits.AskAgain, l.watched)
 			continue
 		}

@@ -84,7 +84,7 @@ func (n *simNode) standing() coordinator.Standing {
 	l, m := n.current()
 	l.mu.Lock()
 	s := coordinator.Standing{
-		Incarnation: l.d.inc, Epoch: l.d.epoch(), End: l.d.synced(), Committed: l.committed, Fit: l.failed == nil,
+		Incarnation: l.d.inc, Epoch: l.d.epoch(), End: l.d.synced(), Committed: l.committed, Fit: l.failed == nil, Majority: n.w.quorum,
 	}
 	fresh := l.d.replaced && l.d.inc == 0 // a store is given only to whom nobody counts on
 	l.mu.Unlock()

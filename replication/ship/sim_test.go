@@ -101,7 +101,7 @@ func (w *simWorld) takeOver() {
 	o := coordinator.NewOffice(coordinator.OfficeOptions{
 		Book: w.book.TakeOver(), Lineage: func() record.LineageID { return record.LineageID(w.number()) },
 		Group: func(g zone.Group) (coordinator.Group, bool) {
-			return coordinator.Group{Name: g, Members: w.names, Quorum: w.quorum}, true
+			return coordinator.Group{Name: g, Members: w.names}, true
 		},
 		Groups: func() []zone.Group { return []zone.Group{simGroup} },
 	})
@@ -260,7 +260,7 @@ func (c *simClient) Resign(ctx context.Context, g zone.Group, epoch uint64, to z
 	return c.term(ctx, func(o *coordinator.Office) (coordinator.Term, error) { return o.Resign(ctx, g, epoch, to) })
 }
 
-func (c *simClient) Failover(context.Context, zone.Group, zone.Node, bool) (coordinator.Term, error) {
+func (c *simClient) Failover(context.Context, zone.Group, coordinator.Order) (coordinator.Term, error) {
 	return coordinator.Term{}, &coordinator.Error{Op: "failover", Kind: coordinator.KindRefused}
 }
 

@@ -131,19 +131,19 @@ func noCandidate(t *testing.T, s Subject) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*s.Timing.Lease)
 	defer cancel()
-	if _, err := s.Client("n3").Failover(ctx, Name, "n3", false); !errors.Is(err, coordinator.KindNoCandidate) {
+	if _, err := s.Client("n3").Failover(ctx, Name, coordinator.Order{To: "n3"}); !errors.Is(err, coordinator.KindNoCandidate) {
 		t.Errorf("fail-over without loss to a node that is not in sync: %v", err)
 	}
-	if _, err := s.Client("n3").Failover(ctx, Name, "n9", true); !errors.Is(err, coordinator.KindNotFound) {
+	if _, err := s.Client("n3").Failover(ctx, Name, coordinator.Order{To: "n9", AllowLoss: true, By: "test", Reason: "n1 and n2 are gone"}); !errors.Is(err, coordinator.KindNotFound) {
 		t.Errorf("fail-over to a node that is not one of the group: %v", err)
 	}
 	done := make(chan error, 1)
 	var forced coordinator.Term
 	go func() {
 		var err error
-		forced, err = s.Client("n3").Failover(ctx, Name, "n3", true)
+		forced, err = s.Client("n3").Failover(ctx, Name, coordinator.Order{To: "n3", AllowLoss: true, By: "test", Reason: "n1 and n2 are gone"})
 		for errors.Is(err, coordinator.KindNoCandidate) && ctx.Err() == nil { // likewise of n3
-			forced, err = s.Client("n3").Failover(ctx, Name, "n3", true)
+			forced, err = s.Client("n3").Failover(ctx, Name, coordinator.Order{To: "n3", AllowLoss: true, By: "test", Reason: "n1 and n2 are gone"})
 		}
 		done <- err
 	}()
@@ -159,7 +159,7 @@ func noCandidate(t *testing.T, s Subject) {
 			pause(t.Context(), s.Timing.Renew/4)
 		}
 	}
-	if l := forced.Lost; forced.Master != "n3" || l == nil || l.Epoch != forced.Epoch || l.From != 500 || forced.Epoch <= term.Epoch || !slices.Equal(forced.InSync, []zone.Node{"n3"}) {
+	if l := forced.Lost; forced.Master != "n3" || l == nil || l.By != "test" || l.Reason == "" || l.Epoch != forced.Epoch || l.From != 500 || forced.Epoch <= term.Epoch || !slices.Equal(forced.InSync, []zone.Node{"n3"}) {
 		t.Errorf("term %+v, loss %+v after a fail-over with loss at 500", forced, forced.Lost)
 	}
 }

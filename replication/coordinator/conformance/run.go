@@ -228,8 +228,9 @@ func (b *by) renew(cond func(coordinator.Term, coordinator.Lease) bool, others .
 	b.t.Helper()
 	deadline := time.Now().Add(40 * b.s.Timing.Lease)
 	for {
+		met := false
 		for _, o := range append([]*by{b}, others...) {
-			o.st.Seen = o.term.Version
+			o.st.Seen, o.st.SeenEpoch = o.term.Version, o.term.Epoch
 			o.st.Leads = 0
 			if o.term.Master == o.node && o.st.Epoch <= o.term.Epoch {
 				o.st.Leads = o.term.Epoch
@@ -241,9 +242,10 @@ func (b *by) renew(cond func(coordinator.Term, coordinator.Lease) bool, others .
 				continue
 			}
 			o.term = t
-			if o == b && cond(t, l) {
-				return t
-			}
+			met = met || o == b && cond(t, l)
+		}
+		if met {
+			return b.term
 		}
 		if !time.Now().Before(deadline) {
 			b.t.Fatalf("%s: the term does not become what it should: %+v", b.node, b.term)

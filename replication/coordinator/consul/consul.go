@@ -199,8 +199,13 @@ func (c *Coordinator) renew(ctx context.Context, s state, st coordinator.Standin
 			return t, coordinator.Lease{}, err
 		}
 		return t, coordinator.Lease{}, errChanged // and the lease with the term as it is now
+	case st.Leads == t.Epoch && st.Majority && !t.Majority:
+		if err := c.putTerm(ctx, s, t.Marked(true, 0, s.known())); err != nil {
+			return t, coordinator.Lease{}, err
+		}
+		return t, coordinator.Lease{}, errChanged // likewise
 	case st.Leads == t.Epoch:
-		op, err := set(c.key(group, "lease"), lease{Turn: c.turn.Add(1), Epoch: t.Epoch, Node: st.Node, Committed: st.Committed})
+		op, err := set(c.key(group, "lease"), lease{Turn: c.turn.Add(1), Epoch: t.Epoch, Node: st.Node, Committed: st.Committed, Lease: c.o.Timing.Lease})
 		if err == nil {
 			err = c.commit(ctx, asRead(c.key(group, "term"), s.termIndex), op)
 		}
@@ -210,7 +215,7 @@ func (c *Coordinator) renew(ctx context.Context, s state, st coordinator.Standin
 		return t, coordinator.Lease{Epoch: t.Epoch, Duration: c.o.Timing.Lease}, nil
 	case st.Leads == 0 && st.Epoch >= t.Epoch:
 		// It led the epoch and does not any more: it was started again or stepped down.
-		next := t.Vacated()
+		next := t.Vacated().Noted(max(s.known(), st.Committed))
 		if err := c.putTerm(ctx, s, next, c.noLease(group)); err != nil {
 			return t, coordinator.Lease{}, err
 		}
@@ -262,7 +267,7 @@ func (c *Coordinator) Watch(ctx context.Context, group zone.Group, after uint64)
 		if err != nil {
 			return coordinator.Term{}, unknown("watch", group, err)
 		}
-		if s.term.Version > after || !c.o.Now().Before(end) {
+		if s.term.Version != after || !c.o.Now().Before(end) {
 			return s.term, nil
 		}
 		if index = meta.LastIndex; index < q.WaitIndex {
@@ -305,7 +310,7 @@ func (c *Coordinator) ChangeSet(ctx context.Context, group zone.Group, epoch, ve
 			return s.term, nil, fail("change set", group, coordinator.KindStaleEpoch, "the master is %q, not %s", s.term.Master, c.o.Self)
 		}
 		next, err := s.term.Changed(g, epoch, version, inSync, proposed)
-		return next, nil, err
+		return next.Noted(s.known()), nil, err
 	})
 }
 
@@ -322,14 +327,14 @@ func (c *Coordinator) Resign(ctx context.Context, group zone.Group, epoch uint64
 		case epoch != t.Epoch || t.Master != c.o.Self:
 			return t, nil, fail("resign", group, coordinator.KindStaleEpoch, "the epoch is %d, of %q", t.Epoch, t.Master)
 		case to == "":
-			return t.Vacated(), ops, nil
+			return s.vacated(), ops, nil
 		case o == nil:
 			return t, nil, fail("resign", group, coordinator.KindNoQuorum, "this node does not follow the group yet")
 		}
 		if why := o.electable(g, t, to, c.o.Now()); why != "" {
 			return t, nil, fail("resign", group, coordinator.KindNoCandidate, "%s", why)
 		}
-		return t.Passed(to, c.o.Lineage()), ops, nil
+		return t.Passed(to, c.o.Lineage(), c.o.Timing.Lease).Noted(s.known()), ops, nil
 	})
 	if err == nil {
 		c.report(next)
@@ -339,7 +344,8 @@ func (c *Coordinator) Resign(ctx context.Context, group zone.Group, epoch uint64
 
 // Failover implements coordinator.Coordinator. It has to be called at a member of the
 // group.
-func (c *Coordinator) Failover(ctx context.Context, group zone.Group, to zone.Node, allowLoss bool) (coordinator.Term, error) {
+func (c *Coordinator) Failover(ctx context.Context, group zone.Group, by coordinator.Order) (coordinator.Term, error) {
+	to := by.To
 	g, err := c.find("failover", group)
 	if err != nil {
 		return coordinator.Term{}, err
@@ -351,16 +357,17 @@ func (c *Coordinator) Failover(ctx context.Context, group zone.Group, to zone.No
 	ctx, cancel := context.WithTimeout(ctx, orderTime)
 	defer cancel()
 	vacant, err := c.change(ctx, "failover", group, func(s state) (coordinator.Term, []*api.KVTxnOp, error) {
-		if err := o.mayOrder(g, s, to, allowLoss, c.o.Now()); err != nil {
+		if err := o.mayOrder(g, s, by, c.o.Now()); err != nil {
 			return s.term, nil, err
 		}
-		next := s.term.Vacated()
-		op, err := set(c.key(group, "order"), order{Version: next.Version, To: to, AllowLoss: allowLoss})
+		next := s.vacated()
+		op, err := set(c.key(group, "order"), order{Version: next.Version, Order: by})
 		return next, []*api.KVTxnOp{op}, err
 	})
 	if err != nil {
 		return coordinator.Term{}, err
 	}
+	c.o.Logger.Warn("fail-over ordered", "group", string(group), "to", string(to), "allow_loss", by.AllowLoss, "by", by.By, "reason", by.Reason)
 	for t := vacant; ; {
 		if t, err = c.Watch(ctx, group, t.Version); err != nil {
 			o.mu.Lock()
@@ -378,15 +385,18 @@ func (c *Coordinator) Failover(ctx context.Context, group zone.Group, to zone.No
 
 // mayOrder says whether the operator's order can be carried out, as far as that is
 // known before the master is asked to stop.
-func (o *observer) mayOrder(g coordinator.Group, s state, to zone.Node, allowLoss bool, now time.Time) error {
+func (o *observer) mayOrder(g coordinator.Group, s state, by coordinator.Order, now time.Time) error {
+	to, allowLoss := by.To, by.AllowLoss
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	safe := slices.Contains(s.term.InSync, to) && s.standings[to].Fit
-	alive := s.term.Master != "" && s.leaseIndex != 0 && now.Before(o.leased.Add(o.c.o.Timing.Lease))
+	alive := s.term.Master != "" && s.leaseIndex != 0 && now.Before(o.leased.Add(max(o.c.o.Timing.Lease, s.lease.Lease)))
 	no := func(k coordinator.Kind, format string, args ...any) error {
 		return fail("failover", o.group, k, format, args...)
 	}
-	switch {
+	switch why := by.Check(); {
+	case why != "":
+		return no(coordinator.KindRefused, "%s", why)
 	case !slices.Contains(g.Members, to):
 		return no(coordinator.KindNotFound, "%s is not a node of the group", to)
 	case to == s.term.Master:
@@ -448,7 +458,7 @@ func (c *Coordinator) report(t coordinator.Term) {
 		c.o.Logger.Warn("broker group has no master", "group", string(t.Group), "epoch", t.Epoch, "version", t.Version)
 	case t.Lost != nil && t.Lost.Epoch == t.Epoch:
 		c.o.Logger.Error("master appointed by force; records may be lost", "group", string(t.Group), "epoch", t.Epoch, "master", string(t.Master),
-			"from", uint64(t.Lost.From), "known", uint64(t.Lost.Known))
+			"from", uint64(t.Lost.From), "known", uint64(t.Lost.Known), "by", t.Lost.By, "reason", t.Lost.Reason)
 	default:
 		c.o.Logger.Info("master of a broker group", "group", string(t.Group), "epoch", t.Epoch, "master", string(t.Master), "in_sync", t.InSync)
 	}

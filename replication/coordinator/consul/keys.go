@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -24,13 +25,15 @@ type lease struct {
 	Epoch     uint64          `json:"epoch"`
 	Node      zone.Node       `json:"node"`
 	Committed record.Position `json:"committed"`
+	// Lease is how long it was granted for: observers may have other times. In
+	// nanoseconds; 0 = as long as the reader's own.
+	Lease time.Duration `json:"lease_ns"`
 }
 
 // order is the value of an operator's fail-over. It counts for one election only.
 type order struct {
-	Version   uint64    `json:"version"` // of the vacant term
-	To        zone.Node `json:"to"`
-	AllowLoss bool      `json:"allow_loss"`
+	Version uint64 `json:"version"` // of the vacant term
+	coordinator.Order
 }
 
 // state is what the keys of a group say at a time. An index is 0 when there is no such
@@ -152,6 +155,17 @@ func set(key string, v any) (*api.KVTxnOp, error) {
 	b, err := json.Marshal(v)
 	return &api.KVTxnOp{Verb: api.KVSet, Key: key, Value: b}, err
 }
+
+// known is what the state says to be committed in the term's epoch.
+func (s state) known() record.Position {
+	if s.leaseIndex != 0 && s.lease.Epoch == s.term.Epoch {
+		return s.lease.Committed
+	}
+	return 0
+}
+
+// vacated is the next term, without a master.
+func (s state) vacated() coordinator.Term { return s.term.Vacated().Noted(s.known()) }
 
 // putTerm writes the next term if the one that was read is in force, together with
 // other operations.

@@ -80,7 +80,7 @@ func pause(ctx context.Context, d time.Duration) {
 func (o *observer) take(s state, now time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.known && s.term.Version < o.state.term.Version {
+	if o.known && o.state.term.Newer(s.term) && s.termIndex < o.state.termIndex {
 		return // an answer of a server that is behind
 	}
 	if !o.known || s.leaseIndex != o.state.leaseIndex || s.term.Epoch != o.state.term.Epoch {
@@ -125,7 +125,7 @@ func (o *observer) judge(ctx context.Context, now time.Time) time.Duration {
 	}
 	o.mu.Lock()
 	s, known := o.state, o.known
-	over := o.leased.Add(t.Lease + t.Margin)
+	over := o.leased.Add(t.Over(o.state.lease.Lease))
 	o.mu.Unlock()
 	if !known {
 		return t.Renew
@@ -135,7 +135,7 @@ func (o *observer) judge(ctx context.Context, now time.Time) time.Duration {
 	case s.term.Master != "" && now.Before(over):
 		return min(over.Sub(now), t.Renew)
 	case s.term.Master != "":
-		next = s.term.Vacated()
+		next = s.vacated()
 	case s.leaseIndex != 0 && now.Before(over): // an operator has vacated it
 		return min(over.Sub(now), t.Renew)
 	default:
@@ -143,7 +143,7 @@ func (o *observer) judge(ctx context.Context, now time.Time) time.Duration {
 		if !elected {
 			return t.Settle / 2
 		}
-		next = s.term.Elected(e, o.c.o.Lineage(), o.c.o.Wall())
+		next = s.term.Elected(e, o.c.o.Lineage(), t.Lease, o.c.o.Wall())
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -165,12 +165,12 @@ func (o *observer) judge(ctx context.Context, now time.Time) time.Duration {
 func (o *observer) ballot(g coordinator.Group, s state, now time.Time) coordinator.Ballot {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	b := coordinator.Ballot{Group: g, Term: s.term, Settled: !now.Before(o.vacant.Add(o.c.o.Timing.Settle))}
+	b := coordinator.Ballot{Group: g, Term: s.term, Known: s.term.Committed, Settled: !now.Before(o.vacant.Add(o.c.o.Timing.Settle))}
 	if s.leaseIndex != 0 && s.lease.Epoch == s.term.Epoch {
-		b.Known, b.Gone = s.lease.Committed, s.lease.Node // whoever gives a lease back removes it
+		b.Known, b.Gone = max(b.Known, s.lease.Committed), s.lease.Node // whoever gives a lease back removes it
 	}
 	for _, n := range g.Members {
-		if e, ok := s.standings[n]; ok && e.Seen >= s.term.Version && o.fresh(n, now) {
+		if e, ok := s.standings[n]; ok && e.Counts(s.term) && o.fresh(n, now) {
 			b.Standings = append(b.Standings, e.Standing)
 		}
 	}
@@ -193,7 +193,7 @@ func (o *observer) elect(g coordinator.Group, s state, now time.Time) (coordinat
 	case x.Version != s.term.Version || x.To == "":
 		e, why, ok = b.Elect()
 	case x.AllowLoss:
-		if e, why, ok = b.Force(x.To); ok && e.Loss != nil && !b.Settled {
+		if e, why, ok = b.Force(x.Order); ok && e.Loss != nil && !b.Settled {
 			ok = false // others may still say what is given up
 		}
 	default:

@@ -105,12 +105,12 @@ func (v via) Resign(ctx context.Context, g zone.Group, epoch uint64, to zone.Nod
 	return o.Resign(ctx, g, epoch, to)
 }
 
-func (v via) Failover(ctx context.Context, g zone.Group, to zone.Node, allowLoss bool) (coordinator.Term, error) {
+func (v via) Failover(ctx context.Context, g zone.Group, order coordinator.Order) (coordinator.Term, error) {
 	o, err := v.now("failover")
 	if err != nil {
 		return coordinator.Term{}, err
 	}
-	return o.Failover(ctx, g, to, allowLoss)
+	return o.Failover(ctx, g, order)
 }
 
 func (v via) Terms(ctx context.Context) ([]coordinator.Term, error) {

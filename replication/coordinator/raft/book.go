@@ -31,8 +31,21 @@ type book struct {
 	ask func(ctx context.Context, voter raft.ServerID, leadership uint64) error
 
 	mu      sync.Mutex
-	running bool  // a round of confirmation goes on; guarded by mu
-	next    *turn // those who wait for the round after it; nil = nobody; guarded by mu
+	running bool                        // a round of confirmation goes on; guarded by mu
+	next    *turn                       // those who wait for the round after it; nil = nobody; guarded by mu
+	asking  map[raft.ServerID]*question // voters that are asked; guarded by mu
+}
+
+// question is what a voter is asked now. There is one at a time: a voter that does not
+// answer holds up a call, not one more with each round.
+type question struct {
+	after *round // asks next, when the one under way is over; nil = nobody
+}
+
+// round is one round of questions; its answers have room for all.
+type round struct {
+	ctx     context.Context
+	answers chan error
 }
 
 // turn is one round of confirmation.
@@ -142,20 +155,65 @@ func (b *book) quorum() error {
 	ctx, cancel := context.WithTimeout(context.Background(), confirmTime)
 	defer cancel()
 	voters := future.Configuration().Servers
-	answers := make(chan error, len(voters))
+	now := &round{ctx: ctx, answers: make(chan error, len(voters))}
 	for _, s := range voters {
-		if !b.crew.run(func() { answers <- b.ask(ctx, s.ID, b.leadership) }) {
+		if !b.question(s.ID, now) {
 			return errStaleLeadership
 		}
 	}
 	need := len(voters)/2 + 1
 	var errs []error
 	for range voters {
-		if err := <-answers; err != nil {
-			errs = append(errs, err)
-		} else if need--; need == 0 {
-			return nil
+		select {
+		case err := <-now.answers:
+			if err != nil {
+				errs = append(errs, err)
+			} else if need--; need == 0 {
+				return nil
+			}
+		case <-ctx.Done(): // some are still busy with a question of before
+			return errors.Join(append(errs, ctx.Err())...)
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// question asks a voter for a round: now, or when the question under way, whose answer
+// is too old for this round, is over. It reports whether the leadership goes on.
+func (b *book) question(id raft.ServerID, r *round) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if q := b.asking[id]; q != nil {
+		q.after = r // the round whose place this takes is over
+		return true
+	}
+	if b.asking == nil {
+		b.asking = map[raft.ServerID]*question{}
+	}
+	q := &question{after: r}
+	if !b.crew.run(func() { b.questions(id, q) }) {
+		return false
+	}
+	b.asking[id] = q
+	return true
+}
+
+// questions asks a voter as long as a round wants to know.
+func (b *book) questions(id raft.ServerID, q *question) {
+	for {
+		b.mu.Lock()
+		r := q.after
+		q.after = nil
+		if r == nil {
+			delete(b.asking, id)
+			b.mu.Unlock()
+			return
+		}
+		b.mu.Unlock()
+		if err := r.ctx.Err(); err != nil {
+			r.answers <- err // room for all: each round asks a voter once
+			continue
+		}
+		r.answers <- b.ask(r.ctx, id, b.leadership)
+	}
 }

@@ -236,8 +236,8 @@ func (c *Client) Resign(ctx context.Context, g zone.Group, epoch uint64, to zone
 }
 
 // Failover implements coordinator.Coordinator.
-func (c *Client) Failover(ctx context.Context, g zone.Group, to zone.Node, allowLoss bool) (coordinator.Term, error) {
-	return c.term(ctx, opFailover, request{Group: g, To: to, AllowLoss: allowLoss}, 20*time.Second)
+func (c *Client) Failover(ctx context.Context, g zone.Group, order coordinator.Order) (coordinator.Term, error) {
+	return c.term(ctx, opFailover, request{Group: g, Order: &order}, 20*time.Second)
 }
 
 // Terms implements coordinator.Coordinator.

@@ -30,16 +30,16 @@ const (
 
 // request is what is asked; an operation uses some of the fields.
 type request struct {
-	Group     zone.Group            `json:"group,omitempty"`
-	Standing  *coordinator.Standing `json:"standing,omitempty"`
-	After     uint64                `json:"after,omitempty"`
-	Epoch     uint64                `json:"epoch,omitempty"`
-	Version   uint64                `json:"version,omitempty"`
-	InSync    []zone.Node           `json:"in_sync,omitempty"`
-	Proposed  []zone.Node           `json:"proposed,omitempty"`
-	To        zone.Node             `json:"to,omitempty"`
-	AllowLoss bool                  `json:"allow_loss,omitempty"`
-	Store     string                `json:"store,omitempty"` // of who joins
+	Group    zone.Group            `json:"group,omitempty"`
+	Standing *coordinator.Standing `json:"standing,omitempty"`
+	After    uint64                `json:"after,omitempty"`
+	Epoch    uint64                `json:"epoch,omitempty"`
+	Version  uint64                `json:"version,omitempty"`
+	InSync   []zone.Node           `json:"in_sync,omitempty"`
+	Proposed []zone.Node           `json:"proposed,omitempty"`
+	To       zone.Node             `json:"to,omitempty"`
+	Order    *coordinator.Order    `json:"order,omitempty"`
+	Store    string                `json:"store,omitempty"` // of who joins
 }
 
 // answer is what comes back; an operation uses some of the fields. Failed says that

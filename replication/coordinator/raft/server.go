@@ -133,11 +133,29 @@ func (v *Voter) may(from caller, op string, q *request) string {
 	case opChange, opResign:
 		// Whether the caller is the master is judged where the term is known.
 	case opFailover:
-		if from.role != zone.RoleAdmin && from.role != zone.RoleBroker {
-			return "only operators order that, or brokers in their name"
-		}
+		return v.mayOrder(from, q)
 	}
 	return ""
+}
+
+// mayOrder says why the caller may not order a fail-over, or "". A broker does so in
+// the name of an operator, of whose certificate or token it knows, and for its own
+// group only: the key of one broker is no key to the others' records.
+func (v *Voter) mayOrder(from caller, q *request) string {
+	if q.Order == nil {
+		return "no order"
+	}
+	switch from.role {
+	case zone.RoleAdmin:
+		q.Order.By = string(from.node) // not what it says of itself
+		return ""
+	case zone.RoleBroker:
+		if g, ok := v.o.Group(q.Group); ok && slices.Contains(g.Members, from.node) {
+			return q.Order.Check()
+		}
+		return "a broker orders that for its own group only, in the name of an operator"
+	}
+	return "only operators order that, or brokers in their name"
 }
 
 // answer does what is asked.
@@ -204,7 +222,7 @@ func (v *Voter) asLeader(ctx context.Context, o *coordinator.Office, from caller
 			t, err = o.ChangeSet(ctx, q.Group, q.Epoch, q.Version, q.InSync, q.Proposed)
 		}
 	case opFailover:
-		t, err = o.Failover(ctx, q.Group, q.To, q.AllowLoss)
+		t, err = o.Failover(ctx, q.Group, *q.Order)
 	case opTerms:
 		all, err := o.Terms(ctx)
 		if err != nil {

@@ -44,6 +44,21 @@ type machine struct {
 	mu      sync.Mutex
 	terms   map[zone.Group]coordinator.Term // guarded by mu
 	changed chan struct{}                   // closed and replaced at a change; nil = nobody waits; guarded by mu
+	failed  error                           // guarded by mu
+	unknown func()                          // told once of failed; does not block; may be nil
+}
+
+// VersionError says that the voters' log has what a newer version wrote: this one must
+// not go on without it, and stops voting until it is upgraded.
+type VersionError struct {
+	What    string // command or snapshot
+	Index   uint64 // of the command
+	Version int
+}
+
+// Error names the versions.
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("coordinator/raft: %s %d is of version %d, and this node reads %d: upgrade it", e.What, e.Index, e.Version, stateVersion)
 }
 
 var _ raft.FSM = (*machine)(nil)
@@ -55,13 +70,20 @@ func (m *machine) Apply(e *raft.Log) any {
 		return fmt.Errorf("command %d: %w", e.Index, err)
 	}
 	if c.Version != stateVersion {
-		return fmt.Errorf("command %d has version %d, this is %d", e.Index, c.Version, stateVersion)
+		// Passing over it would leave this voter with another state than the others, and
+		// with other answers to what is compared and set later.
+		err := &VersionError{What: "command", Index: e.Index, Version: c.Version}
+		m.fail(err)
+		return err
 	}
 	if c.Leadership != e.Term {
 		return errStaleLeadership
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.failed != nil {
+		return m.failed
+	}
 	if m.terms[c.Term.Group].Version+1 != c.Term.Version {
 		return errStaleVersion
 	}
@@ -71,6 +93,25 @@ func (m *machine) Apply(e *raft.Log) any {
 	m.terms[c.Term.Group] = c.Term
 	m.wake()
 	return nil
+}
+
+// fail notes why the state may not be built upon any more: the voter stops.
+func (m *machine) fail(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.failed == nil {
+		m.failed = err
+		if m.unknown != nil {
+			m.unknown()
+		}
+	}
+}
+
+// failure is why the state may not be built upon; nil = it may.
+func (m *machine) failure() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failed
 }
 
 // wake tells those who wait. The caller holds mu.
@@ -116,6 +157,9 @@ type snapshot struct {
 
 // Snapshot implements raft.FSM.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	if err := m.failure(); err != nil {
+		return nil, err // it would be the state without what was not understood
+	}
 	return snapshot{Version: stateVersion, Terms: m.all()}, nil
 }
 
@@ -135,7 +179,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	var s snapshot
 	err := errors.Join(json.NewDecoder(io.LimitReader(r, maxSnapshot)).Decode(&s), r.Close())
 	if err == nil && s.Version != stateVersion {
-		err = fmt.Errorf("snapshot has version %d, this is %d", s.Version, stateVersion)
+		err = &VersionError{What: "snapshot", Version: s.Version}
+		m.fail(err)
 	}
 	if err != nil {
 		return err

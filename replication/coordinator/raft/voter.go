@@ -60,6 +60,9 @@ type Options struct {
 	// with several nodes.
 	Group  func(zone.Group) (coordinator.Group, bool)
 	Groups func() []zone.Group
+	// Alone returns the node of a broker group for which the topology has one; nil: no
+	// group is ever left with one.
+	Alone  func(zone.Group) (zone.Node, bool)
 	Timing coordinator.Timing
 	Beat   time.Duration // 0 = DefaultBeat
 	Logger *slog.Logger  // nil discards
@@ -255,7 +258,8 @@ func (v *Voter) run(ctx context.Context, st *store) (err error) {
 	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: stream, MaxPool: 3, Timeout: max(v.o.Beat, time.Second), Logger: logger, MsgpackUseNewTimeFormat: true})
 	notify := make(chan bool, 16)
-	fsm := &machine{}
+	unknown := make(chan struct{})
+	fsm := &machine{unknown: func() { close(unknown) }}
 	r, err := raft.NewRaft(v.config(serverID(v.o.Self, st.id), notify), fsm, st, st, snaps, transport)
 	if err != nil {
 		return errors.Join(&StoreError{Path: v.o.Dir, Op: "start", Err: err}, transport.Close())
@@ -267,7 +271,20 @@ func (v *Voter) run(ctx context.Context, st *store) (err error) {
 		transport.CloseStreams()
 	}()
 	v.enter(StateFollower, "")
-	return v.lead(ctx, st, r, fsm, notify)
+	reading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-unknown:
+			cancel()
+		case <-reading.Done():
+		}
+	})
+	err = v.lead(reading, st, r, fsm, notify)
+	cancel()
+	watch.Wait()
+	return errors.Join(err, fsm.failure())
 }
 
 // lead leads whenever raft says so, until ctx ends or the store fails.
@@ -400,7 +417,7 @@ func (v *Voter) preside(ctx context.Context, r *raft.Raft, fsm *machine) {
 			return // raft has told so, or will
 		}
 	}
-	office := coordinator.NewOffice(coordinator.OfficeOptions{Book: b, Timing: v.o.Timing, Group: v.o.Group, Groups: v.o.Groups, Lineage: newLineage, Logger: v.o.Logger})
+	office := coordinator.NewOffice(coordinator.OfficeOptions{Book: b, Timing: v.o.Timing, Group: v.o.Group, Groups: v.o.Groups, Alone: v.o.Alone, Lineage: newLineage, Logger: v.o.Logger})
 	v.set(func() { v.desk = &leadership{office: office, ctx: ctx} })
 	v.enter(StateLeader, "")
 	v.o.Logger.Info("coordinator leads its city", "leadership", b.leadership)

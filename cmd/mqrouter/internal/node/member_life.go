@@ -108,7 +108,8 @@ func (l *life) dial(ctx context.Context, master zone.Node, session uint64) (wire
 // standing says where the log stands, for an election.
 func (l *life) standing() coordinator.Standing {
 	log := l.broker.Log()
-	s := coordinator.Standing{Incarnation: log.Incarnation(), Committed: log.Committed(), End: log.Synced(), Fit: l.fit() == nil}
+	s := coordinator.Standing{Incarnation: log.Incarnation(), Committed: log.Committed(), End: log.Synced(), Fit: l.fit() == nil,
+		Majority: majority(l.m.topologyNow())}
 	if rows := log.Lineage(); len(rows) > 0 {
 		s.Epoch = rows[len(rows)-1].Epoch
 	}

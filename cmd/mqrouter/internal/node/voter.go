@@ -70,11 +70,31 @@ func (c city) group(name zone.Group) (coordinator.Group, bool) {
 			for _, n := range g.Nodes {
 				out.Members = append(out.Members, n.Name)
 			}
-			out.Quorum = slices.ContainsFunc(c.topology().Topics, func(t *zone.TopicInfo) bool { return t.Durability == zone.DurabilityQuorum })
 			return out, true
 		}
 	}
 	return coordinator.Group{}, false
+}
+
+// alone returns the node of a broker group of the city that has one.
+func (c city) alone(name zone.Group) (zone.Node, bool) {
+	info := c.info()
+	if info == nil {
+		return "", false
+	}
+	for _, z := range info.Zones {
+		for _, g := range z.Groups {
+			if g.Name == name && len(g.Nodes) == 1 {
+				return g.Nodes[0].Name, true
+			}
+		}
+	}
+	return "", false
+}
+
+// majority says whether some topic is acknowledged when a majority has it.
+func majority(t *zone.Topology) bool {
+	return slices.ContainsFunc(t.Topics, func(t *zone.TopicInfo) bool { return t.Durability == zone.DurabilityQuorum })
 }
 
 // dial connects to a node of the city for a protocol of the coordinator.
@@ -103,7 +123,7 @@ func (c city) timing() coordinator.Timing {
 func (c city) startVoter(ctx context.Context) (*raft.Voter, error) {
 	v, err := raft.NewVoter(raft.Options{
 		Self: c.self.Name, Dir: filepath.Join(c.cfg.DataDir, voterFolder), Voters: c.voters, Dial: c.dial,
-		Group: c.group, Groups: c.groups, Timing: c.timing(), Logger: c.log, Meter: c.meter(),
+		Group: c.group, Groups: c.groups, Alone: c.alone, Timing: c.timing(), Logger: c.log, Meter: c.meter(),
 	})
 	if err != nil {
 		return nil, err
