@@ -14,8 +14,14 @@ import (
 // build does not do, a sentence each. A topology with an entry is refused.
 // Message kinds other than normal are no entry: their topics may be declared,
 // and sends to them are refused.
-func CheckSupported(_ *zone.Topology, _ *zone.GroupInfo) []string {
-	return nil
+func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
+	var list []string
+	if me != nil && len(me.Nodes) > 1 {
+		if x := me.Zone.City.Coordinator; x != nil && x.Driver != zone.CoordinatorRaft {
+			list = append(list, fmt.Sprintf("broker group %s has %d nodes, and the coordinator of its city is %s; raft is supported", me.Name, len(me.Nodes), x.Driver))
+		}
+	}
+	return list
 }
 
 // checkTopology returns the topology prepared, or why this broker cannot run
