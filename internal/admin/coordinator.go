@@ -26,6 +26,7 @@ type CoordinatedGroup struct {
 	Proposed []string   `json:"proposed,omitempty"`
 	Waiting  string     `json:"waiting,omitempty"` // why it has no master
 	Lost     *GroupLoss `json:"lost,omitempty"`    // of the last forced fail-over
+	Known    uint64     `json:"known,omitempty"`   // position up to which the log of this epoch is known to have been committed, by what members said
 }
 
 // GroupLoss is what a forced fail-over gave up: what epochs before Epoch had

@@ -21,6 +21,9 @@
 //	GET /v1/waiting           a page of delayed or half messages that wait (brokers): kind, from, limit,
 //	                          topic, id, since, until, due_from, due_until, gone, unreadable
 //	POST /v1/waiting/order    drop delayed messages, commit or roll back half messages
+//	POST /v1/brokergroup/switch    hand a broker group over to another node (its master)
+//	POST /v1/brokergroup/failover  make a node the master without the one before (any member)
+//	GET /v1/brokergroup/extent     count records between two positions of the log (members): from, to
 //
 // The server binds loopback addresses only, unless it has a TLS configuration
 // that asks for client certificates. What changes something is a POST with a

@@ -15,6 +15,12 @@ type Member struct {
 	Committed uint64   `json:"committed"`
 	Problem   string   `json:"problem,omitempty"` // why the node is of no use to its group now
 
+	Incarnation string        `json:"incarnation,omitempty"` // of the log; empty: the store is empty
+	LogEpoch    uint64        `json:"log_epoch"`             // of the last lineage in the log; 0 = none
+	Diverged    bool          `json:"diverged,omitempty"`    // the log holds what the group's has not: it is set aside
+	SetAside    []string      `json:"set_aside,omitempty"`   // folders of logs that were moved out of the way
+	Lease       time.Duration `json:"lease,omitempty"`       // of a master: how long it may answer without hearing from the coordinator
+
 	// Of a replica.
 	Following bool   `json:"following,omitempty"` // a session with the master is under way
 	FollowErr string `json:"follow_error,omitempty"`
@@ -31,6 +37,7 @@ type Replica struct {
 	Node    string    `json:"node"`
 	Phase   string    `json:"phase"` // absent, async, semi-sync, sync
 	Since   time.Time `json:"since"`
+	Synced  uint64    `json:"synced"`            // position up to which the log is durable there; 0 = it has not said
 	Behind  uint64    `json:"behind"`            // bytes that are not durable there
 	Awaited bool      `json:"awaited,omitempty"` // acknowledgements wait for it
 	Fault   string    `json:"fault,omitempty"`

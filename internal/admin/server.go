@@ -65,10 +65,11 @@ type Options struct {
 	// Listen replaces TCP, for simulated networks; nil means TCP.
 	Listen func(ctx context.Context, addr string) (net.Listener, error)
 
-	DeadLetters DeadLetters // nil on a node without
-	Flows       Flows       // nil on a node without
-	Groups      Groups      // nil on a node without
-	Waiting     Waiting     // nil on a node without
+	DeadLetters  DeadLetters  // nil on a node without
+	Flows        Flows        // nil on a node without
+	Groups       Groups       // nil on a node without
+	Waiting      Waiting      // nil on a node without
+	BrokerGroups BrokerGroups // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
 	// whom TLS lets in.
 	Operator func(*tls.ConnectionState) error
@@ -204,6 +205,9 @@ func (s *Server) routes(o *Options) http.Handler {
 	}
 	if o.Waiting != nil {
 		s.waitingRoutes(mux, o.Waiting)
+	}
+	if o.BrokerGroups != nil {
+		s.brokerGroupRoutes(mux, o.BrokerGroups)
 	}
 	return mux
 }

@@ -103,10 +103,7 @@ func (s *Server) waitingRoutes(mux *http.ServeMux, d Waiting) {
 	})
 	mux.HandleFunc("POST /v1/waiting/order", func(w http.ResponseWriter, r *http.Request) {
 		serveOrder(s, w, r, maxOrder, func(o WaitingOrder) ([]OrderResult, error) {
-			by := who(r)
-			if o.Operator != "" {
-				by = o.Operator + " (" + by + ")"
-			}
+			by := inName(o.Operator, r)
 			results, err := d.Order(r.Context(), by, o)
 			done := 0
 			for _, res := range results {

@@ -300,8 +300,9 @@ func (d *Desk) Recall(group zone.Group) {
 
 // Opinion is what a desk knows of a group, for people.
 type Opinion struct {
-	Leased    bool   // the lease that was granted last may still be valid
-	Waiting   string // why there is no master; "" = there is one, or nothing is known yet
+	Leased    bool            // the lease that was granted last may still be valid
+	Waiting   string          // why there is no master; "" = there is one, or nothing is known yet
+	Known     record.Position // the highest that is known to be committed in the epoch: what a Loss would name
 	Standings []Standing
 }
 
@@ -312,6 +313,9 @@ func (d *Desk) Opinion(now time.Time, t Term) Opinion {
 		return Opinion{}
 	}
 	o := Opinion{Leased: t.Master != "" && s.epoch == t.Epoch && now.Before(s.until), Waiting: s.waiting}
+	if s.epoch == t.Epoch {
+		o.Known = s.known
+	}
 	for _, h := range s.standings {
 		if d.fresh(now, h) {
 			o.Standings = append(o.Standings, h.Standing)

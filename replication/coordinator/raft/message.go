@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -77,6 +78,7 @@ type GroupStatus struct {
 	Term    coordinator.Term `json:"term"`
 	Leased  bool             `json:"leased"`            // its master may hold a lease
 	Waiting string           `json:"waiting,omitempty"` // why it has no master
+	Known   record.Position  `json:"known,omitempty"`   // see coordinator.Opinion
 	// Standings are of the members that were heard of lately.
 	Standings []coordinator.Standing `json:"standings,omitempty"`
 }

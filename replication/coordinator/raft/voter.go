@@ -451,7 +451,7 @@ func (v *Voter) Status() Status {
 			t := fsm.term(name)
 			t.Group = name
 			o := desk.office.Opinion(name)
-			s.Groups = append(s.Groups, GroupStatus{Term: t, Leased: o.Leased, Waiting: o.Waiting, Standings: o.Standings})
+			s.Groups = append(s.Groups, GroupStatus{Term: t, Leased: o.Leased, Waiting: o.Waiting, Known: o.Known, Standings: o.Standings})
 		}
 	}
 	return s

@@ -88,7 +88,7 @@ Start with:  mqrouter dev`,
 	root.AddCommand(
 		newDev(e),
 		newBroker(e), newRouter(e), newCacheSync(e), newCoordinator(e),
-		newTopology(e), newTopic(e), newGroup(e),
+		newTopology(e), newTopic(e), newGroup(e), newBrokerGroup(e),
 		newPublish(e), newRecall(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e), newDLQ(e), newWaiting(e), newFlow(e),
 		newStatus(e), newBench(e), newPKI(e), newACL(e), newVersion(e),
 	)

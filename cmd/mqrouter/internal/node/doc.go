@@ -26,5 +26,8 @@
 // node neither follows nor is elected until an operator has decided.
 //
 // Operators' questions are answered by the master alone; replicas have nothing of their
-// own to tell, and say who decides where an order was meant for a master.
+// own to tell, and say who decides where an order was meant for a master. A master hands
+// over by order of an operator in the loop of its reign: it answers nothing more, waits
+// until the other node has all of the log, and only then gives its epoch to it. Any
+// member passes an ordered fail-over to the coordinator.
 package node

@@ -89,7 +89,7 @@ func (m *memberNode) start(ctx context.Context) error {
 	}
 	m.watched.queues.add(m.usage)
 	desk := memberDesk{m}
-	m.letters, m.flowDesk, m.groups, m.waiting = desk, desk, desk, waitingOf{desk}
+	m.letters, m.flowDesk, m.groups, m.waiting, m.orders = desk, desk, desk, waitingOf{desk}, orderDesk{m}
 	if err := m.serveAdmin(ctx, m, m.topologyNow); err != nil {
 		return err
 	}

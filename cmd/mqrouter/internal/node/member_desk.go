@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/internal/admin"
@@ -166,12 +167,19 @@ func (m *memberNode) memberStatus(l *life) *admin.Member {
 	m.mu.Lock()
 	t, problem := m.term, m.problem
 	m.mu.Unlock()
-	x := &admin.Member{Role: "opening", Epoch: t.Epoch, Master: string(t.Master), InSync: nodeNames(t.InSync), Proposed: nodeNames(t.Proposed), Problem: problem}
+	x := &admin.Member{Role: "opening", Epoch: t.Epoch, Master: string(t.Master), InSync: nodeNames(t.InSync), Proposed: nodeNames(t.Proposed), Problem: problem, SetAside: m.setAsideFolders()}
 	if l == nil {
 		return x
 	}
 	x.Role = l.broker.Role().String()
 	log := l.broker.Log()
+	x.Diverged = l.unfit.Load()
+	if i := log.Incarnation(); i != 0 {
+		x.Incarnation = fmt.Sprintf("%016x", uint64(i))
+	}
+	if rows := log.Lineage(); len(rows) > 0 {
+		x.LogEpoch = rows[len(rows)-1].Epoch
+	}
 	x.End, x.Synced, x.Committed = uint64(log.End()), uint64(log.Synced()), uint64(log.Committed())
 	if heard, err := l.place.Health(); err != nil {
 		x.Unheard, x.CoordinatorErr = heard, err.Error()
@@ -187,12 +195,15 @@ func (m *memberNode) memberStatus(l *life) *admin.Member {
 		}
 		return x
 	}
+	if epoch, until := l.place.Until(); epoch == t.Epoch {
+		x.Lease = max(time.Until(until), 0)
+	}
 	st := leader.Status()
 	if st.Term.Version > t.Version { // the master itself changes the set
 		x.InSync, x.Proposed = nodeNames(st.Term.InSync), nodeNames(st.Term.Proposed)
 	}
 	for _, r := range st.Replicas {
-		row := admin.Replica{Node: string(r.Node), Phase: r.Phase.String(), Since: r.Since, Behind: uint64(r.Behind), Awaited: r.Awaited}
+		row := admin.Replica{Node: string(r.Node), Phase: r.Phase.String(), Since: r.Since, Synced: uint64(r.Synced), Behind: uint64(r.Behind), Awaited: r.Awaited}
 		if r.Fault != ship.FaultNone {
 			row.Fault = r.Fault.String()
 		}

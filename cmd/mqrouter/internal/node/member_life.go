@@ -34,6 +34,8 @@ type life struct {
 	unfit atomic.Bool   // its log must not be elected
 	begin atomic.Uint64 // where the master's log begins, as it told last
 
+	handOvers chan *handOver // to a master's reign; unbuffered
+
 	audience audience // sessions of the master
 
 	mu     sync.Mutex
@@ -47,7 +49,7 @@ const beatOfLife = 25 * time.Millisecond
 // oneLife opens the store and lives until ctx ends or the store has to be opened again.
 // served says that it has answered as the group's master meanwhile.
 func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
-	l := &life{m: m, brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
+	l := &life{m: m, handOvers: make(chan *handOver), brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
 	if err = l.open(ctx); err == nil {
 		m.say(nil)
 		m.life.Store(l)

@@ -111,6 +111,10 @@ func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error,
 			return reignEnded(err)
 		case err := <-l.fail:
 			return reignEnded(err)
+		case h := <-l.handOvers:
+			if l.handOver(ctx, t, h) {
+				return reignEnded(errors.New("handed over by order of an operator"))
+			}
 		case <-changed:
 		}
 	}

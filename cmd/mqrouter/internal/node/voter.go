@@ -155,7 +155,7 @@ func voterStatus(s *admin.Status, v *raft.Voter) {
 	st := v.Status()
 	c := &admin.Coordinator{State: st.State, Since: st.Since, Leader: string(st.Leader), Leadership: st.Leadership, Applied: st.Applied, Servers: st.Servers, Problem: st.Problem}
 	for _, g := range st.Groups {
-		row := admin.CoordinatedGroup{Group: string(g.Term.Group), Epoch: g.Term.Epoch, Master: string(g.Term.Master), Leased: g.Leased, Waiting: g.Waiting}
+		row := admin.CoordinatedGroup{Group: string(g.Term.Group), Epoch: g.Term.Epoch, Master: string(g.Term.Master), Leased: g.Leased, Waiting: g.Waiting, Known: uint64(g.Known)}
 		for _, n := range g.Term.InSync {
 			row.InSync = append(row.InSync, string(n))
 		}
@@ -163,7 +163,7 @@ func voterStatus(s *admin.Status, v *raft.Voter) {
 			row.Proposed = append(row.Proposed, string(n))
 		}
 		if l := g.Term.Lost; l != nil {
-			row.Lost = &admin.GroupLoss{Epoch: l.Epoch, From: uint64(l.From), Known: uint64(l.Known), At: l.At}
+			row.Lost = lossOf(l)
 		}
 		c.Groups = append(c.Groups, row)
 		if g.Term.Master == "" && g.Waiting != "" {
