@@ -144,7 +144,7 @@ func (c *coordinated) master(t *testing.T, n zone.Node, members map[zone.Node]*r
 	defer tick.Stop()
 	for {
 		for name, m := range members {
-			s := coordinator.Standing{Node: name, Fit: true, Seen: seen[name].Version}
+			s := coordinator.Standing{Node: name, Fit: true, Seen: seen[name].Version, SeenEpoch: seen[name].Epoch}
 			if seen[name].Master == name {
 				s.Leads = seen[name].Epoch
 			}

@@ -40,6 +40,9 @@ func (m *memberNode) live(ctx context.Context) error {
 		m.say(err)
 		lasted := time.Since(began)
 		wait := reopenAfter - lasted
+		if err != nil && served {
+			wait = reopenAfter // a part of it failed as master: another one is elected meanwhile
+		}
 		if err == nil || served || lasted >= steadyAfter {
 			futile = 0
 		} else {
