@@ -181,8 +181,11 @@ func (m *shipped) follow(t coordinator.Term) {
 
 func (m *shipped) dial(ctx context.Context, _ zone.Node, _ uint64) (wire.Stream, error) {
 	m.g.mu.Lock()
+	defer m.g.mu.Unlock() // a crash waits for nobody new
 	at := m.g.master
-	m.g.mu.Unlock()
+	if at == nil {
+		return nil, errors.New("the power is gone")
+	}
 	mine, theirs := flow.Pipe()
 	at.wg.Go(func() {
 		first, err := theirs.Recv(ctx)
@@ -223,6 +226,9 @@ func (e *emptyStore) Install(ctx context.Context, o ship.Origin) error {
 
 // crash ends all members; each disk keeps what was synced and some of the rest.
 func (g *shippedGroup) crash() {
+	g.mu.Lock()
+	g.master = nil
+	g.mu.Unlock()
 	for _, m := range g.members {
 		m.disk.Lock()
 		m.stop()
@@ -233,9 +239,6 @@ func (g *shippedGroup) crash() {
 		m.wg.Wait()
 		m.h.Close()
 	}
-	g.mu.Lock()
-	g.master = nil
-	g.mu.Unlock()
 }
 
 // TestShippedLogsSurviveTheirMembers ships real logs by the real protocol, takes the

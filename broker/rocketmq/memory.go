@@ -228,7 +228,8 @@ func (m *memory) arriving(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInf
 	if !ok {
 		return handler(srv, ss)
 	}
-	defer r.cancel()
+	// gRPC ends r's parent, and so r, after it has written how the call ended. Ended
+	// before that, a reader beside the handler would have gRPC write CANCELED first.
 	return handler(srv, &firstRead{ServerStream: ss, read: func() { m.whole(r) }})
 }
 
