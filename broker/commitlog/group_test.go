@@ -227,6 +227,39 @@ func TestReplicaIsItsMasterByteForByte(t *testing.T) {
 	}
 }
 
+// What comes from memory is given by the limit, not write by write.
+func TestAStretchFromMemoryHoldsManyWrites(t *testing.T) {
+	o := followOptions(disk.NewMem(), 1)
+	o.SegmentBytes, o.TailBytes = 1<<20, 1<<20
+	h := open(t, o)
+	h.Start()
+	h.promote(1, 257)
+	for n := range 40 {
+		h.write(n+1, 100)
+	}
+	all := raw(t, h, h.End())
+	for _, limit := range []int{1, 200, 1000, 1 << 20} {
+		var got []byte
+		stretches := 0
+		for from := h.Begin(); from < h.End(); stretches++ {
+			s, err := h.ReadRaw(t.Context(), from, limit, nil)
+			if err != nil || len(s.Frames) == 0 {
+				t.Fatalf("limit %d at %d: %d bytes, %v", limit, from, len(s.Frames), err)
+			}
+			if first, ok := parseFrame(s.Frames, max(from, headerLen)); !ok || len(s.Frames) > max(limit, first.size()) {
+				t.Errorf("limit %d: %d bytes at %d", limit, len(s.Frames), from)
+			}
+			got, from = append(got, s.Frames...), s.Next
+		}
+		if !bytes.Equal(got, all) {
+			t.Errorf("limit %d: %d bytes differ from the log's %d", limit, len(got), len(all))
+		}
+		if most := 1 + 2*len(all)/limit; stretches > most && limit >= 1000 {
+			t.Errorf("limit %d: %d bytes in %d stretches, want %d at most", limit, len(all), stretches, most)
+		}
+	}
+}
+
 // What a power cut leaves knows what was committed by the marks in it.
 func TestMarksTellWhatIsCommittedAfterAPowerCut(t *testing.T) {
 	ma, mb := disk.NewMem(), disk.NewMem()

@@ -53,7 +53,7 @@ func (l *Log) readRaw(ctx context.Context, from, to record.Position, limit int, 
 	}
 	st := ship.Stretch{From: from, Base: at != from, Next: from}
 	if b := l.tail.at(at); b != nil {
-		st.Frames, st.Next, err = appendFrames(dst[:0], b, at, stop, limit)
+		st.Frames, st.Next, err = l.appendTail(dst[:0], b, at, stop, limit)
 	} else {
 		st.Frames, st.Next, err = l.readFrames(s, dst[:0], at, stop, limit)
 	}
@@ -102,8 +102,27 @@ func (l *Log) findRaw(from record.Position) (s *segment, at, stop record.Positio
 	return s, at, stop, nil
 }
 
+// appendTail appends what the tail holds from a frame on, whose write has b left of
+// it, and goes on with the writes behind: one of a few messages would make a stretch
+// that costs a replica more than its bytes.
+func (l *Log) appendTail(dst, b []byte, pos, stop record.Position, limit int) ([]byte, record.Position, error) {
+	for b != nil {
+		var err error
+		before := pos
+		if dst, pos, err = appendFrames(dst, b, pos, stop, limit); err != nil {
+			return dst, pos, err
+		}
+		if pos != before+record.Position(len(b)) || len(dst) >= limit || pos >= stop {
+			break
+		}
+		b = l.tail.at(pos)
+	}
+	return dst, pos, nil
+}
+
 // appendFrames appends the whole frames of b, which begin at pos, that end at or
-// before stop. They were checked before.
+// before stop, as long as dst stays within limit or had nothing. They were checked
+// before.
 func appendFrames(dst, b []byte, pos, stop record.Position, limit int) ([]byte, record.Position, error) {
 	n := 0
 	for len(b) > n {
@@ -111,7 +130,7 @@ func appendFrames(dst, b []byte, pos, stop record.Position, limit int) ([]byte, 
 		if !ok || len(b)-n < f.size() {
 			return dst, pos, &CorruptError{Position: pos, What: noFrameHere}
 		}
-		if pos+record.Position(f.size()) > stop || (n > 0 && n+f.size() > limit) {
+		if have := len(dst) + n; pos+record.Position(f.size()) > stop || (have > 0 && have+f.size() > limit) {
 			break
 		}
 		n, pos = n+f.size(), pos+record.Position(f.size())

@@ -146,17 +146,17 @@ func (s *sender) next(ctx context.Context) (int, error) {
 		chunk = o.Limits.bulk()
 	}
 	limit := int(min(int64(chunk), left))
-	if chunk > o.Limits.Chunk {
-		if err := s.l.pace.take(ctx, limit); err != nil {
-			return 0, err
-		}
-	}
 	if cap(s.buf) < wire.ShipHead+limit {
 		s.buf = make([]byte, wire.ShipHead, wire.ShipHead+chunk)
 	}
 	st, err := o.Log.ReadRaw(ctx, s.pos, limit, s.buf[wire.ShipHead:wire.ShipHead])
 	if err != nil || len(st.Frames) == 0 {
 		return 0, err
+	}
+	if chunk > o.Limits.Chunk { // what was read counts, which may be far less than was asked for
+		if err := s.l.pace.take(ctx, len(st.Frames)); err != nil {
+			return 0, err
+		}
 	}
 	return len(st.Frames), s.send(ctx, st)
 }
