@@ -224,7 +224,9 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	} else if err := b.restore(ctx); err != nil {
 		return openError(err)
 	}
-	b.scheduleAll()
+	if b.member == nil { // else Lead does
+		b.scheduleAll()
+	}
 	if b.metrics, err = newMetrics(o.Meter, b); err != nil {
 		return err
 	}

@@ -153,11 +153,12 @@ func (b *Broker) schedule() {
 	}
 }
 
-// scheduleAll puts every half message that the restored fold knows on the agenda. What
-// is left of its present wait is known by the wall clock only: one that was set back
-// makes it at most the whole wait again.
+// scheduleAll puts every half message that the fold knows on the agenda when this
+// process begins to ask: once it is open, or once it is the group's master. What is left
+// of its present wait is known by the wall clock only: one that was set back makes it at
+// most the whole wait again.
 //
-// Whether the last check of the process before was read is not known, nor whether its
+// Whether the last check of who asked before was read is not known, nor whether its
 // answer found nobody here. If no other is left it is forgiven, as Lost forgives one: a
 // half message is parked only after a question that this process has asked.
 func (b *Broker) scheduleAll() {

@@ -334,8 +334,5 @@ func (b *Broker) warm(end record.Position) error {
 	err := b.restore(b.ctx)
 	b.cold = err != nil
 	b.mu.Unlock()
-	if err == nil {
-		b.scheduleAll()
-	}
 	return err
 }

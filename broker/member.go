@@ -107,7 +107,7 @@ func (b *Broker) holdsLease() bool {
 
 // depose ends what a master does.
 func (b *Broker) depose(why error) {
-	for _, was := range []Role{RoleMaster, RolePromoting, RoleDraining} {
+	for _, was := range []Role{RolePromoting, RoleMaster, RoleDraining} { // in the order in which one becomes the next
 		if b.role.CompareAndSwap(uint32(was), uint32(RoleDeposed)) {
 			b.shared.Depose(why)
 			b.logger.Warn("broker is no longer master", "group", string(b.self), "epoch", b.shared.Epoch(), "err", why)
@@ -251,6 +251,7 @@ func (b *Broker) Lead(ctx context.Context) error {
 	if !b.role.CompareAndSwap(uint32(RolePromoting), uint32(RoleMaster)) {
 		return b.notMaster("lead")
 	}
+	b.scheduleAll() // the agenda of a replica knows of no checks
 	b.lead()
 	poke(b.legKick)
 	b.logger.Info("broker is master", "group", string(b.self), "epoch", b.shared.Epoch(), "position", uint64(b.shared.Committed()))
