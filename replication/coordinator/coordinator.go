@@ -53,7 +53,8 @@ type Term struct {
 	// group that ends below it has been set back. It lags behind; see [Committing].
 	Committed record.Position `json:"committed,omitempty"`
 	// Alone is the node that was the group's only one for a while, and may have written
-	// epochs that no term knows: nobody is elected before it has answered; "" = none.
+	// epochs that no term knows: nobody is elected before it has answered with its store,
+	// and who is master when it is noted leads no longer than its lease; "" = none.
 	Alone zone.Node `json:"alone,omitempty"`
 
 	// Version ascends by one with every change of the term: what is compared and set.

@@ -103,6 +103,10 @@ func (d *Desk) Renew(now time.Time, g Group, t Term, s Standing) Lease {
 		// The master's disk was emptied or exchanged: what it led with is gone. The lease
 		// runs out, in case that this is a second node of the same name.
 		seat.closed = true
+	case t.Alone != "":
+		// Another node may have written by itself since, or this one has in another epoch:
+		// an election finds out, as long as the node that was alone is there to be asked.
+		seat.closed = true
 	case s.Leads == t.Epoch && !seat.closed:
 		seat.wants = s.Majority
 		l := d.timing.grant(t.Leased)

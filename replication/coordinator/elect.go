@@ -176,7 +176,7 @@ func (b Ballot) candidates() (able []Standing, unable string) {
 			no(m, "does not answer")
 		case !b.Standings[i].Fit:
 			no(m, "is not fit")
-		case b.Term.Incarnation != 0 && b.Standings[i].Incarnation != b.Term.Incarnation:
+		case b.foreign(b.Standings[i]):
 			no(m, "has another store than the one that was in sync")
 		case b.Standings[i].End < b.Known:
 			no(m, fmt.Sprintf("has a log up to %d, but %d was committed: it was set back", b.Standings[i].End, b.Known))
@@ -191,16 +191,16 @@ func (b Ballot) candidates() (able []Standing, unable string) {
 }
 
 // alone decides for a group that was a single node for a while. That node must have
-// answered; when its log has epochs that no term knows, it wrote them, and only its log
-// has them.
+// answered, with the store that it had; when its log has epochs that no term knows, it
+// wrote them, and only its log has them.
 func (b Ballot) alone() (e Election, why string, waits bool) {
 	n := b.Term.Alone
 	if n == "" {
 		return Election{}, "", false
 	}
 	i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == n })
-	if i < 0 || !b.Standings[i].Fit {
-		return Election{}, fmt.Sprintf("%s was the group's only node for a while, and what it wrote then is nowhere else: it must answer and be fit", n), true
+	if i < 0 || !b.Standings[i].Fit || b.foreign(b.Standings[i]) {
+		return Election{}, fmt.Sprintf("%s was the group's only node for a while, and what it wrote then is nowhere else: it must answer, with that store, and be fit", n), true
 	}
 	s := b.Standings[i]
 	if s.Epoch <= b.Term.Epoch {
@@ -211,6 +211,12 @@ func (b Ballot) alone() (e Election, why string, waits bool) {
 		e.Loss = &Loss{Epoch: e.Epoch, From: s.End, Known: b.Known}
 	}
 	return e, "", false
+}
+
+// foreign says whether the standing is of another store than the group's, which was
+// emptied or exchanged since.
+func (b Ballot) foreign(s Standing) bool {
+	return b.Term.Incarnation != 0 && s.Incarnation != b.Term.Incarnation
 }
 
 // silent is how many of the in-sync set have not answered that are waited for.

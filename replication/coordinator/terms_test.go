@@ -137,6 +137,58 @@ func TestNodeThatWasAloneIsWaitedForAndItsLogCounts(t *testing.T) {
 	}
 }
 
+// TestAGroupThatWasAloneElectsAnew: the topology had one node for a group and has two
+// again. The master of before is given no more leases, so that the question what was
+// written meanwhile is answered while the node that knows is there, not when it has
+// died.
+func TestAGroupThatWasAloneElectsAnew(t *testing.T) {
+	start := time.Now()
+	timing := coordinator.Timing{}.WithDefaults()
+	for _, alone := range nodes("a b") {
+		term := ruled().LeftAlone(alone)
+		d := coordinator.NewDesk(timing, start)
+		if l := d.Renew(start, pair, term, renewal(term)); l.Epoch != 0 {
+			t.Errorf("%s was alone: the master of before has the lease %+v", alone, l)
+		}
+		now := start.Add(timing.Lease + timing.Margin)
+		if s := d.Judge(now, pair, term); !s.Vacate {
+			t.Fatalf("%s was alone: step %+v", alone, s)
+		}
+		term = term.Vacated()
+		d.Judge(now, pair, term)
+		for _, n := range nodes("a b") {
+			s := at(n, 4, 100)
+			s.Seen, s.SeenEpoch = term.Version, term.Epoch
+			d.Renew(now, pair, term, s)
+		}
+		s := d.Judge(now, pair, term)
+		if s.Elect == nil || s.Elect.Master != "a" {
+			t.Fatalf("%s was alone, both answer: step %+v", alone, s)
+		}
+		if term = term.Elected(*s.Elect, 2, timing.Lease, start); term.Alone != "" {
+			t.Fatalf("term %+v", term)
+		}
+		if l := d.Renew(now, pair, term, renewal(term)); l.Epoch != term.Epoch {
+			t.Errorf("lease %+v of the new master", l)
+		}
+	}
+}
+
+// TestTheStoreOfANodeThatWasAloneIsMissed: its disk was replaced, and with it what only
+// it had is gone. Nobody decides that but an operator.
+func TestTheStoreOfANodeThatWasAloneIsMissed(t *testing.T) {
+	b := coordinator.Ballot{Group: pair, Term: ruled().LeftAlone("b").Vacated(), Settled: true}
+	for name, s := range map[string]coordinator.Standing{"empty": of(at("b", 0, 0), 0), "begun anew": of(at("b", 9, 400), 8)} {
+		b.Standings = []coordinator.Standing{at("a", 4, 500), s}
+		if e, why, ok := b.Elect(); ok || !strings.Contains(why, "b was the group's only node") {
+			t.Errorf("%s: elected %+v, %q", name, e, why)
+		}
+		if e, why, ok := b.Force(coordinator.Order{To: "a", AllowLoss: true, By: "o"}); !ok || e.Loss == nil {
+			t.Errorf("%s: by force %+v, %q", name, e, why)
+		}
+	}
+}
+
 // TestQuorumThatLostItsStateGoesAboveWhatMembersKnow: its versions begin anew.
 func TestQuorumThatLostItsStateGoesAboveWhatMembersKnow(t *testing.T) {
 	b := coordinator.Ballot{Group: pair, Settled: true, Standings: []coordinator.Standing{at("a", 4, 9), at("b", 4, 9)}}
