@@ -41,8 +41,9 @@
 //
 //	absent -> async -> semi-sync -> sync
 //
-// An async replica catches up and is waited for by nobody. When it is near the end of
-// the log it is semi-sync: it is proposed for the set, and acknowledgements wait for
+// An async replica catches up and is waited for by nobody. When little is left that it
+// has not made durable, or it has been near the end of the log for a while, it is
+// semi-sync: it is proposed for the set, and acknowledgements wait for
 // it, for a bounded time. When the proposal is in force and it has everything that
 // was ever acknowledged, it is confirmed, and is sync. It leaves when it is gone,
 // silent or slow for a stated time (see [Limits]), or lacks what it acknowledged; it

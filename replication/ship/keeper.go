@@ -59,6 +59,7 @@ type member struct {
 	mark            record.Position // end of the master's log at markAt, or later when synced has passed it
 	markAt          time.Time
 	holdUntil       time.Time // no semi-sync before
+	near            time.Time // since when it is Near, as an async replica; zero = it is not
 	holdOff         time.Duration
 	forgiven        time.Duration // of heard, since the last sign of life; see forgive
 	forgivenMark    time.Duration // of markAt, likewise
@@ -318,10 +319,24 @@ func (k *keeper) place(now time.Time, m *member) {
 		k.enter(now, m, PhaseAsync)
 	case m.phase == PhaseAbsent:
 		k.enter(now, m, PhaseAsync)
-	case m.phase == PhaseAsync && m.fault == FaultNone && !now.Before(m.holdUntil) && m.written+k.o.Near >= k.end:
+	case m.phase == PhaseAsync && m.fault == FaultNone && !now.Before(m.holdUntil) && k.close(now, m):
 		m.marks(now, k.end)
 		k.enter(now, m, PhaseSemi)
 	}
+}
+
+// close reports whether a replica may be waited for: what it lacks is soon made up
+// for. One that cannot come closer, since so much is written or its disk is slow, is
+// let in as it is in the end; Semi and Lag judge it then.
+func (k *keeper) close(now time.Time, m *member) bool {
+	if m.written+k.o.Near < k.end {
+		m.near = time.Time{}
+		return false
+	}
+	if m.near.IsZero() {
+		m.near = now
+	}
+	return m.synced+k.o.Close >= k.end || now.Sub(m.near) >= k.o.Semi
 }
 
 // holdBack keeps a replica that was too slow from coming back at once, to be waited
@@ -343,7 +358,7 @@ func (k *keeper) enter(now time.Time, m *member, p Phase) {
 		c.Fault = m.fault
 	}
 	k.changes = append(k.changes, c)
-	m.phase, m.since = p, now
+	m.phase, m.since, m.near = p, now, time.Time{}
 }
 
 // count raises the commit position and the position that a majority has.

@@ -54,7 +54,7 @@ func newBench(seed uint64) *bench {
 		b.disks[n] = &benchDisk{}
 	}
 	b.replaces = seed%2 == 0
-	limits := Limits{Near: 10, MaxHoldOff: 3 * time.Second}.WithDefaults()
+	limits := Limits{Near: 10, Close: 4, MaxHoldOff: 3 * time.Second}.WithDefaults()
 	b.k = newKeeper(b.now, "a", b.term, limits, names, fixedView{})
 	return b
 }
@@ -245,5 +245,59 @@ func TestSteadyStepsAllocateNothing(t *testing.T) {
 	})
 	if n != 0 {
 		t.Errorf("%v allocations for a write with two replicas, want none", n)
+	}
+}
+
+// Acknowledgements wait for a replica that has little left to make durable, or that
+// has been as close as it comes for a while; not for one that is still syncing what it
+// caught up with.
+func TestAReplicaIsWaitedForWhenItIsClose(t *testing.T) {
+	now := simStart
+	term := coordinator.Term{Group: simGroup, Epoch: 1, Master: "a", InSync: []zone.Node{"a"}, Version: 7}
+	k := newKeeper(now, "a", term, Limits{Near: 100, Close: 10}.WithDefaults(), []zone.Node{"a", "b"}, fixedView{})
+	phase := func(after time.Duration, written, synced record.Position) Phase {
+		now = now.Add(after)
+		k.acked(now, "b", 1, written, synced)
+		k.step(now, true)
+		return k.find("b").phase
+	}
+	k.moved(1000, 1000)
+	k.joined(now, "b", 1, 0)
+	for _, c := range []struct {
+		what            string
+		after           time.Duration
+		end             record.Position
+		written, synced record.Position
+		want            Phase
+	}{
+		{"far", 0, 1000, 800, 700, PhaseAsync},
+		{"near", 500 * time.Millisecond, 1000, 950, 700, PhaseAsync},
+		{"near for a while", 600 * time.Millisecond, 1000, 990, 980, PhaseAsync},
+		{"far again", 100 * time.Millisecond, 1200, 990, 990, PhaseAsync},
+		{"near once more", 100 * time.Millisecond, 1200, 1150, 1150, PhaseAsync},
+		{"near for less than Semi", 900 * time.Millisecond, 1300, 1250, 1250, PhaseAsync},
+		{"close", 50 * time.Millisecond, 1300, 1299, 1290, PhaseSemi},
+	} {
+		k.moved(c.end, c.end)
+		if got := phase(c.after, c.written, c.synced); got != c.want {
+			t.Fatalf("%s: %s, want %s", c.what, got, c.want)
+		}
+	}
+	k.left(now, "b", 1)
+	k.step(now, true)
+	k.joined(now, "b", 1, 1000)
+	k.moved(1400, 1400)
+	for range 2 { // it comes, and is seen to be near
+		if got := phase(0, 1350, 1350); got != PhaseAsync {
+			t.Fatalf("near at once: %s", got)
+		}
+	}
+	for range 2 {
+		if got := phase(400*time.Millisecond, 1350, 1350); got != PhaseAsync {
+			t.Fatalf("near for less than Semi: %s", got)
+		}
+	}
+	if got := phase(300*time.Millisecond, 1350, 1350); got != PhaseSemi {
+		t.Errorf("near for as long as Semi: %s", got)
 	}
 }

@@ -26,9 +26,13 @@ type Limits struct {
 	// more than Near behind the end of the log, so that reading old segments leaves
 	// the disk and the processor to publishes. Default 256 MiB.
 	CatchUp int64
-	// Near is how close to the end of the log a replica must be to become semi-sync,
-	// in bytes. Default 4 MiB.
+	// Near is how far behind the end of the log a replica is not only catching up any
+	// more, in bytes: it is sent small stretches, at no pace. Default 4 MiB.
 	Near record.Position
+	// Close is how much of the log a replica that is Near may not have made durable, in
+	// bytes, when it becomes semi-sync: acknowledgements wait for that. One that stays
+	// Near for Semi without coming so close becomes it, too. Default 256 KiB.
+	Close record.Position
 
 	// Beat is how often master and replica tell the other that they live. Default
 	// 100 ms.
@@ -89,6 +93,7 @@ func (l Limits) WithDefaults() Limits {
 	orDefault(&l.SyncBytes, 4<<20)
 	orDefault(&l.CatchUp, 256<<20)
 	orDefault(&l.Near, 4<<20)
+	orDefault(&l.Close, 256<<10)
 	orDefault(&l.Beat, 100*time.Millisecond)
 	orDefault(&l.CommitDelay, 10*time.Millisecond)
 	orDefault(&l.Semi, time.Second)

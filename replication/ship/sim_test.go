@@ -72,7 +72,7 @@ func newSimWorld(t *testing.T, ctx context.Context, seed uint64) *simWorld {
 		t: t, ctx: ctx, rng: rand.New(rand.NewPCG(seed, 1)), net: newSimNet(rand.New(rand.NewPCG(seed, 2))),
 		acks: map[uint64]uint64{}, lines: map[simPlace]string{}, committed: map[record.Position]simCommitted{},
 		counts: map[string]int{}, epochs: map[uint64]zone.Node{},
-		limits: Limits{Chunk: 1 << 10, Window: 8 << 10, SyncBytes: 4 << 10, Near: 2 << 10, CatchUp: 1 << 20, SeedGrace: 5 * time.Second, MaxHoldOff: 4 * time.Second},
+		limits: Limits{Chunk: 1 << 10, Window: 8 << 10, SyncBytes: 4 << 10, Near: 2 << 10, Close: 512, CatchUp: 1 << 20, SeedGrace: 5 * time.Second, MaxHoldOff: 4 * time.Second},
 	}
 	w.net.serve = w.serve
 	logger := slog.New(slog.DiscardHandler)

@@ -29,6 +29,12 @@ func newReplicatedCluster(t *testing.T) *cluster {
 // drawReplicated is newReplicatedCluster with other topics and consumer groups.
 func drawReplicated(t *testing.T, topics string) *cluster {
 	t.Helper()
+	return drawCopies(t, len(members), topics)
+}
+
+// drawCopies is drawReplicated with so many of the members.
+func drawCopies(t *testing.T, copies int, topics string) *cluster {
+	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir(), nodes: map[string]*clusterNode{}}
 	ports := freePorts(t, 2*5+6*4)
 	next := func() string {
@@ -48,9 +54,12 @@ func drawReplicated(t *testing.T, topics string) *cluster {
 		c.nodes[n.name] = n
 		fmt.Fprintf(&b, "  - name: city-%s\n    routers: [{name: %s, quic: %s, peer: %s, gossip: %s, wan: %s, admin: %s}]\n", city, n.name, next(), next(), next(), next(), n.admin)
 		nodes := []string{broker("rz-"+city+"-1", "room: r1, ")}
-		if city == "a" {
-			nodes = append(nodes, broker("rz-a-2", "room: r2, "), broker("rz-a-3", "room: r3, "))
-			fmt.Fprintf(&b, "    coordinator: {driver: raft, voters: [%s]}\n", strings.Join(members, ", "))
+		if city == "a" && copies > 1 {
+			voters := append(slices.Clone(members[:copies]), "cz-a-1")[:3]
+			for i, name := range members[1:copies] {
+				nodes = append(nodes, broker(name, fmt.Sprintf("room: r%d, ", i+2)))
+			}
+			fmt.Fprintf(&b, "    coordinator: {driver: raft, voters: [%s]}\n", strings.Join(voters, ", "))
 		}
 		fmt.Fprintf(&b, "    zones:\n      - {name: rz-%s, kind: RZone, standby: none, groups: [{name: rz-%s-g, nodes: [%s]}]}\n", city, city, strings.Join(nodes, ", "))
 		fmt.Fprintf(&b, "      - {name: cz-%s, kind: CZone, groups: [{name: cz-%s-g, nodes: [%s]}]}\n", city, city, broker("cz-"+city+"-1", ""))
