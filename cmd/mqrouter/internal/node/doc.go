@@ -9,11 +9,12 @@
 //
 // # A broker of a group with several nodes
 //
-// Its addresses, gossip and the way to the coordinator last as long as the process.
+// Its addresses, gossip and the way to the coordinator last as long as the process, and
+// clients are passed on to the master whenever it is not the master itself.
 // What stands on the store is a life, from one opening to the next, with a stack of its
 // own:
 //
-//	open as a replica: follow the master's log, pass clients on to it
+//	open as a replica: follow the master's log
 //	elected:           stop following, Promote, lead (ship), Lead, then serve
 //	                   sessions, flows and clients
 //	master no more:    answer nothing, end the life, open anew as a replica

@@ -36,8 +36,10 @@ type memberNode struct {
 	door    *door
 	guard   *peer.TLS
 
-	life  atomic.Pointer[life] // nil between two
-	aside int                  // damaged stores that were moved aside; only live's goroutine
+	life      atomic.Pointer[life]               // nil between two
+	forwarder atomic.Pointer[rocketmq.Forwarder] // what passes clients on; nil when nothing does
+	passing   *serving                           // the same, as a server; only live's goroutine
+	aside     int                                // damaged stores that were moved aside; only live's goroutine
 
 	mu      sync.Mutex
 	seat    rocketmq.Upstream // where the master serves clients; guarded by mu
@@ -299,10 +301,14 @@ func leadersIn(p *gossip.Pool) []masters.Hint {
 
 // usage tells how full the bounds of the present life are.
 func (m *memberNode) usage() []bounds.Usage {
+	var all []bounds.Usage
 	if l := m.life.Load(); l != nil {
-		return l.usage()
+		all = l.usage()
 	}
-	return nil
+	if f := m.forwarder.Load(); f != nil {
+		all = append(all, f.Usage()...)
+	}
+	return all
 }
 
 // say notes and logs why a life has ended; nil is no trouble.

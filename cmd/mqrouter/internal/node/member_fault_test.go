@@ -145,10 +145,15 @@ func TestAMasterThatFailsIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	healed := c.member(t, victim.self.Name)
+	until(t, "clients are passed on", func() bool { return healed.forwarder.Load() != nil })
+	passes := healed.forwarder.Load()
 	c.publishThrough(t, victim.self.Name, "orders", 5)
 	c.publishThrough(t, victim.self.Name, "safe", 6)
 	if l := healed.life.Load(); l == nil || l.broker.Log().Incarnation() != again.life.Load().broker.Log().Incarnation() {
 		t.Error("it is no copy of the others")
+	}
+	if healed.forwarder.Load() != passes {
+		t.Error("clients were cut off while the store was replaced")
 	}
 	entries, err := os.ReadDir(data)
 	if err != nil {

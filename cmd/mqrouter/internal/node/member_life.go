@@ -192,8 +192,7 @@ func (l *life) serveStore(ctx context.Context) error {
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- l.follower.Run(following) }()
-	front, err := l.m.startForwarder(l.watched)
-	if err != nil {
+	if err := l.m.passOn(); err != nil {
 		stop()
 		<-ended
 		return err
@@ -202,15 +201,17 @@ func (l *life) serveStore(ctx context.Context) error {
 	stop()
 	if !why.ended {
 		if err := <-ended; errors.Is(err, ship.ErrReplaced) {
-			// The next start of the store installs the copy: nothing may be written now.
-			return errors.Join(front.stop())
+			return nil // the next start of the store installs the copy: nothing may be written now
 		}
 	}
 	if why.elected == nil {
-		return errors.Join(why.follower, front.stop())
+		return why.follower
 	}
-	err = l.reign(ctx, *why.elected, front)
-	return errors.Join(err, front.stop())
+	err := l.reign(ctx, *why.elected)
+	if ctx.Err() == nil {
+		err = errors.Join(err, l.m.passOn()) // whoever comes while this life ends
+	}
+	return err
 }
 
 // turning is why a replica is none any more.
@@ -286,14 +287,17 @@ func (s *serving) stop() error {
 	return s.err
 }
 
-// startForwarder passes clients on to the master.
-func (m *memberNode) startForwarder(w *watched) (*serving, error) {
+// passOn passes clients on to the master from now on, if it does not yet. That goes on
+// from one life to the next: the store has no part in it.
+func (m *memberNode) passOn() error {
+	if m.passing != nil {
+		return nil
+	}
 	f, err := rocketmq.NewForwarder(rocketmq.ForwarderOptions{Master: m.upstream, Dial: m.net.Dial, TLS: m.clientTLS(),
 		PlaintextOff: !m.cfg.Plaintext, Grace: turnGrace, Logger: m.log})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	w.queues.add(f.Usage)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serving{cancel: cancel, done: make(chan struct{})}
 	at := m.door.turn()
@@ -301,7 +305,21 @@ func (m *memberNode) startForwarder(w *watched) (*serving, error) {
 		defer close(s.done)
 		s.err = f.Run(ctx, at)
 	}()
-	return s, nil
+	m.passing = s
+	m.forwarder.Store(f)
+	return nil
+}
+
+// stopPassing ends what passOn began.
+func (m *memberNode) stopPassing() {
+	if m.passing == nil {
+		return
+	}
+	if err := m.passing.stop(); err != nil {
+		m.log.Warn("passing clients on did not end well", "err", err)
+	}
+	m.passing = nil
+	m.forwarder.Store(nil)
 }
 
 // turnGrace is how long the calls that a replica passes on have to end when it is none

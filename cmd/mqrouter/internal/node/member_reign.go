@@ -18,9 +18,9 @@ const (
 )
 
 // reign makes the replica the master of a term, and serves until it must not any more;
-// the store is opened again then. When ctx ends it hands over first. front is what has
-// served clients so far.
-func (l *life) reign(ctx context.Context, t coordinator.Term, front *serving) error {
+// the store is opened again then. When ctx ends it hands over first. Clients are passed on
+// until it serves them itself.
+func (l *life) reign(ctx context.Context, t coordinator.Term) error {
 	l.epoch.Store(t.Epoch)
 	defer l.place.StepDown(t.Epoch)
 	if err := l.broker.Promote(ctx, t.Epoch, t.Lineage); err != nil {
@@ -37,7 +37,7 @@ func (l *life) reign(ctx context.Context, t coordinator.Term, front *serving) er
 	l.mu.Lock()
 	l.leader = leader
 	l.mu.Unlock()
-	err = l.rule(ctx, t, ended, front)
+	err = l.rule(ctx, t, ended)
 	if ctx.Err() != nil { // also when it did not get to serving: nobody has to wait for its lease
 		err = l.resign(ctx, t)
 	}
@@ -69,7 +69,7 @@ func (l *life) members() []zone.Node {
 }
 
 // rule begins to answer and serves until the reign ends.
-func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error, front *serving) error {
+func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error) error {
 	begun := make(chan error, 1)
 	lead, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -91,10 +91,8 @@ func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error,
 	if err := l.startServing(ctx); err != nil {
 		return err
 	}
-	l.m.learn(t, true)                   // what has waited for a master goes on to this very node
-	if err := front.stop(); err != nil { // it served clients as a replica, and is of no matter now
-		l.log.Warn("passing clients on did not end well", "err", err)
-	}
+	l.m.learn(t, true) // what has waited for a master goes on to this very node
+	l.m.stopPassing()
 	l.served = true
 	for {
 		now, changed := l.place.Term()

@@ -30,6 +30,7 @@ const (
 // store that cannot be opened, or be of use, does not end the node: its vote, its
 // admin address and the way of clients to the master stay.
 func (m *memberNode) live(ctx context.Context) error {
+	defer m.stopPassing()
 	futile := 0 // lives in a row that were of no use
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -63,17 +64,11 @@ func (m *memberNode) standBy(ctx context.Context, wait time.Duration, damaged bo
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	front, err := m.startForwarder(new(watched))
-	if err != nil {
+	if err := m.passOn(); err != nil {
 		m.log.Warn("clients cannot be passed on", "err", err)
 		<-ctx.Done()
 		return
 	}
-	defer func() {
-		if err := front.stop(); err != nil {
-			m.log.Warn("passing clients on did not end well", "err", err)
-		}
-	}()
 	for ctx.Err() == nil {
 		t, err := m.coord.Watch(ctx, m.self.Group.Name, m.known().Version)
 		if err != nil {
