@@ -5,7 +5,7 @@ GOLANGCI_VERSION := v2.12.2
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak rounds failover apache bench clean
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak rounds failover copies apache bench clean
 
 build: ## the binary, into bin/
 	go build -o bin/mqrouter ./cmd/mqrouter
@@ -62,6 +62,9 @@ rounds: ## 200 rounds of faults on a replicated group; ARGS='-seed N -rounds N' 
 
 failover: ## for how long nobody publishes when a master dies, 50 times
 	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestTimeWithoutAPublish$$' ./cmd/mqrouter/internal/e2e
+
+copies: ## publishes to one, two and three copies, and what an empty replica costs them
+	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestCopies$$' ./cmd/mqrouter/internal/e2e
 
 apache: ## the clients' scenarios against Apache RocketMQ itself, and what differs
 	deploy/test/apache.sh
