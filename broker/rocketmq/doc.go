@@ -112,7 +112,7 @@
 // answer is TOO_MANY_REQUESTS: try again. Telemetry ends with UNAVAILABLE, the third
 // gRPC error, and so does a receive of which a part was passed on already.
 //
-// Routes name the nodes that live (Options.Fronts), each as a broker of its own.
+// Routes name the nodes that serve (Options.Fronts), each as a broker of its own.
 // Clients refresh them every 30 s, and assignments every 5 s; what fails until then is
 // tried at another name in the same route.
 //

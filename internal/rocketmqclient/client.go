@@ -28,6 +28,7 @@ type core struct {
 
 	routes  atomic.Pointer[map[string]*route] // copy on write under loading
 	loading chan struct{}                     // capacity 1: holder may change routes and endpoints
+	stale   chan struct{}                     // capacity 1: an endpoint of a route does not answer
 
 	mu        sync.Mutex
 	endpoints map[string]*endpoint // guarded by mu; by host:port
@@ -69,6 +70,7 @@ func newCore(cfg Config, settings *pb.Settings, group *pb.Resource) (*core, erro
 			"x-mq-protocol", "v2",
 		}},
 		loading:   make(chan struct{}, 1),
+		stale:     make(chan struct{}, 1),
 		endpoints: map[string]*endpoint{},
 	}
 	c.routes.Store(&map[string]*route{})
@@ -163,8 +165,8 @@ func (c *core) parseRoute(topic *pb.Resource, queues []*pb.MessageQueue) (*route
 	return r, nil
 }
 
-// pick rotates over the queues and passes over those whose connection is known to
-// be broken while another is not.
+// pick rotates over the queues and passes over those whose endpoint is known not to
+// answer while another is not.
 func (r *route) pick(queues []queue) (queue, error) {
 	if len(queues) == 0 {
 		return queue{}, ErrNoQueue
@@ -178,12 +180,14 @@ func (r *route) pick(queues []queue) (queue, error) {
 	return queues[start], nil
 }
 
-// loop sends heartbeats and refreshes routes until Close.
+// loop sends heartbeats and refreshes routes until Close: from time to time, and soon
+// when an endpoint does not answer, since the route then names others.
 func (c *core) loop() {
 	heartbeat := time.NewTicker(heartbeatEvery)
 	defer heartbeat.Stop()
 	refresh := time.NewTicker(routeEvery)
 	defer refresh.Stop()
+	stale, again := c.stale, (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-c.ctx.Done():
@@ -192,6 +196,11 @@ func (c *core) loop() {
 			c.heartbeat()
 		case <-refresh.C:
 			c.refresh()
+		case <-stale:
+			c.refresh()
+			stale, again = nil, time.After(staleEvery)
+		case <-again:
+			stale, again = c.stale, nil
 		}
 	}
 }
@@ -205,6 +214,7 @@ func (c *core) heartbeat() {
 	for _, ep := range c.snapshot() {
 		wg.Go(func() {
 			resp, err := ep.stub().Heartbeat(ctx, &pb.HeartbeatRequest{Group: c.group, ClientType: c.settings.GetClientType()})
+			ep.heard(err)
 			if err == nil {
 				err = check("Heartbeat", ep.addr, resp.GetStatus())
 			}

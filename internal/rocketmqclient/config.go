@@ -30,6 +30,7 @@ const (
 const (
 	heartbeatEvery = 10 * time.Second
 	routeEvery     = 30 * time.Second
+	staleEvery     = time.Second // at most, routes are asked for because an endpoint does not answer
 	reopenAfter    = time.Second // pause before a broken Telemetry stream is opened again
 )
 

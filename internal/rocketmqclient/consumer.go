@@ -155,6 +155,7 @@ func (c *SimpleConsumer) ReceiveWait(ctx context.Context, limit int, invisible, 
 		LongPollingTimeout: durationpb.New(await),
 	})
 	if err != nil {
+		q.ep.heard(err)
 		return nil, &OpError{Op: "ReceiveMessage", Endpoint: q.ep.addr, Err: err}
 	}
 	return collect(q, stream)
@@ -178,6 +179,7 @@ func collect(q queue, stream receiver) ([]*Received, error) {
 			break
 		}
 		if err != nil {
+			q.ep.heard(err)
 			return nil, &OpError{Op: "ReceiveMessage", Endpoint: q.ep.addr, Err: err}
 		}
 		if s := resp.GetStatus(); s != nil {
@@ -190,6 +192,7 @@ func collect(q queue, stream receiver) ([]*Received, error) {
 			out = append(out, decode(m, q))
 		}
 	}
+	q.ep.heard(nil)
 	if status.GetCode() == pb.Code_MESSAGE_NOT_FOUND {
 		return nil, nil
 	}
@@ -233,14 +236,17 @@ func decode(m *pb.Message, q queue) *Received {
 
 // Ack finishes deliveries. All must come from one topic; they may come from
 // several brokers. It returns the first refusal; the others may have succeeded,
-// and repeating an acknowledgement does no harm.
+// and repeating an acknowledgement does no harm. Who delivered is asked, or, when it
+// did not answer its last request, the next broker of the topic's route that did: of
+// a group with several nodes each one takes it, any other has not heard of the delivery.
 func (c *SimpleConsumer) Ack(ctx context.Context, ms ...*Received) error {
 	byBroker := map[*endpoint][]*Received{}
 	for _, m := range ms {
 		if m.Topic != ms[0].Topic {
 			return fmt.Errorf("%w: acknowledgements of two topics in one call", ErrBound)
 		}
-		byBroker[m.ep] = append(byBroker[m.ep], m)
+		ep := c.asks(m)
+		byBroker[ep] = append(byBroker[ep], m)
 	}
 	var first error
 	for ep, batch := range byBroker {
@@ -251,6 +257,19 @@ func (c *SimpleConsumer) Ack(ctx context.Context, ms ...*Received) error {
 	return first
 }
 
+// asks returns which endpoint is to hear of the delivery.
+func (c *SimpleConsumer) asks(m *Received) *endpoint {
+	r := (*c.core.routes.Load())[m.Topic]
+	if !m.ep.broken() || r == nil {
+		return m.ep
+	}
+	q, err := r.pick(r.readable)
+	if err != nil {
+		return m.ep
+	}
+	return q.ep
+}
+
 func (c *SimpleConsumer) ack(ctx context.Context, ep *endpoint, ms []*Received) error {
 	ctx, cancel := c.core.outgoing(ctx, c.core.cfg.RequestTimeout)
 	defer cancel()
@@ -259,6 +278,7 @@ func (c *SimpleConsumer) ack(ctx context.Context, ep *endpoint, ms []*Received) 
 		req.Entries = append(req.Entries, &pb.AckMessageEntry{MessageId: m.MessageID, ReceiptHandle: m.handle})
 	}
 	resp, err := ep.stub().AckMessage(ctx, req)
+	ep.heard(err)
 	if err != nil {
 		return &OpError{Op: "AckMessage", Endpoint: ep.addr, Err: err}
 	}

@@ -6,7 +6,9 @@
 // the server answered comes back as it was. A refusal is a *StatusError, a request
 // without an answer an *OpError; after an *OpError of a send nobody knows whether
 // the message was stored, and sending it again under the same Message.ID lets the
-// server see that it is the same message.
+// server see that it is the same message. The next call passes over an endpoint that
+// did not answer the last one, while another is in the route, and routes are asked for
+// again at once then, at most once a second.
 //
 // A client owns its connections (Config.Connections for each endpoint), one
 // goroutine that refreshes routes and sends heartbeats, and one goroutine for the

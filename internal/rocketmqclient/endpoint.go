@@ -34,6 +34,9 @@ type endpoint struct {
 	next   atomic.Uint32
 	unused int // route refreshes that did not name it; only the holder of loading
 
+	silent atomic.Bool     // the last request got no answer
+	stale  chan<- struct{} // of the core
+
 	cancel    context.CancelFunc // ends the session
 	ready     chan struct{}      // closed at the first Settings of the server
 	readyOnce sync.Once
@@ -81,7 +84,7 @@ func (c *core) dial(addr string) (*endpoint, error) {
 	if c.cfg.TLS != nil {
 		creds = credentials.NewTLS(c.cfg.TLS)
 	}
-	ep := &endpoint{addr: addr, ready: make(chan struct{}), refused: make(chan struct{}), pb: &pb.Endpoints{
+	ep := &endpoint{addr: addr, stale: c.stale, ready: make(chan struct{}), refused: make(chan struct{}), pb: &pb.Endpoints{
 		Scheme:    scheme(host),
 		Addresses: []*pb.Address{{Host: host, Port: int32(port)}},
 	}}
@@ -121,8 +124,29 @@ func (e *endpoint) stub() pb.MessagingServiceClient {
 	return e.stubs[e.next.Add(1)%uint32(len(e.stubs))]
 }
 
-// broken reports whether the first connection is known not to work.
-func (e *endpoint) broken() bool { return e.conns[0].GetState() == connectivity.TransientFailure }
+// broken reports whether the endpoint is known not to answer: its last request was not
+// answered, or the first connection does not come about.
+func (e *endpoint) broken() bool {
+	return e.silent.Load() || e.conns[0].GetState() == connectivity.TransientFailure
+}
+
+// heard notes how a request ended, by the error of gRPC. What was not answered has the
+// routes asked for again.
+func (e *endpoint) heard(err error) {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded:
+		e.silent.Store(true)
+		select {
+		case e.stale <- struct{}{}:
+		default:
+		}
+	case codes.Canceled: // by who asked
+	default:
+		if e.silent.Load() {
+			e.silent.Store(false)
+		}
+	}
+}
 
 // waitReady blocks until the server has answered this client's Settings, or refuses
 // them, which is a *StatusError, or ctx.

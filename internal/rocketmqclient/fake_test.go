@@ -42,6 +42,7 @@ type fake struct {
 	send    func(*pb.SendMessageRequest) (*pb.SendMessageResponse, error)
 	receive []*pb.ReceiveMessageResponse
 	queues  []*pb.MessageQueue // instead of the default route
+	routed  func()             // called when the route was asked for; may be nil
 }
 
 func ok() *pb.Status { return &pb.Status{Code: pb.Code_OK} }
@@ -66,6 +67,9 @@ func (f *fake) QueryRoute(ctx context.Context, r *pb.QueryRouteRequest) (*pb.Que
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.md, _ = metadata.FromIncomingContext(ctx)
+	if f.routed != nil {
+		f.routed()
+	}
 	if r.GetTopic().GetName() == "none" {
 		return &pb.QueryRouteResponse{Status: &pb.Status{Code: pb.Code_TOPIC_NOT_FOUND, Message: "no such topic"}}, nil
 	}

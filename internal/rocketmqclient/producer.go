@@ -167,6 +167,7 @@ func (p *Producer) send(ctx context.Context, ms []*Message, out []SendResult) ([
 	ctx, cancel := p.core.outgoing(ctx, p.core.cfg.RequestTimeout)
 	defer cancel()
 	resp, err := q.ep.stub().SendMessage(ctx, req)
+	q.ep.heard(err)
 	if err != nil {
 		return nil, &OpError{Op: "SendMessage", Endpoint: q.ep.addr, Err: err}
 	}
@@ -275,6 +276,7 @@ func (p *Producer) Recall(ctx context.Context, topic, handle string) (string, er
 	ctx, cancel := p.core.outgoing(ctx, p.core.cfg.RequestTimeout)
 	defer cancel()
 	resp, err := q.ep.stub().RecallMessage(ctx, &pb.RecallMessageRequest{Topic: r.topic, RecallHandle: handle})
+	q.ep.heard(err)
 	if err != nil {
 		return "", &OpError{Op: "RecallMessage", Endpoint: q.ep.addr, Err: err}
 	}
@@ -302,6 +304,7 @@ func (p *Producer) EndTransaction(ctx context.Context, topic string, sent SendRe
 		Topic: r.topic, MessageId: sent.MessageID, TransactionId: sent.TransactionID,
 		Resolution: resolution, Source: pb.TransactionSource_SOURCE_CLIENT,
 	})
+	q.ep.heard(err)
 	if err != nil {
 		return &OpError{Op: "EndTransaction", Endpoint: q.ep.addr, Err: err}
 	}

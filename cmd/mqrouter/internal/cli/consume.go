@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
 // longPoll is how long a receive waits for a message.
@@ -50,8 +51,12 @@ func newConsume(e *env) *cobra.Command {
 		Short: "Receive messages with the RocketMQ 5 protocol and print them",
 		Long: `Receive messages of a topic for a consumer group, print each and acknowledge
 it. With --count it ends after so many messages and fails when they do not come
-within --wait, in which a broker that is down may come back; without, it goes on
-until interrupted.`,
+within --wait, in which a broker that is down may come back or another of its
+group become master; without, it goes on until interrupted, and fails when no
+broker has answered for --wait.
+
+A message that was printed but could not be acknowledged, as when its broker dies
+in between, does not count and comes again: each is printed at least once.`,
 		Example: `  mqrouter consume --zone rz04 --topic transfer --group transfer-credit --count 1
   mqrouter consume --zone rz04 --topic transfer --group transfer-credit --filter-sql "TAGS = 'vip' AND amount >= 100"`,
 		Args: noArgs,
@@ -66,7 +71,7 @@ until interrupted.`,
 	c.MarkFlagsMutuallyExclusive("tags", "filter-sql")
 	c.Flags().StringArrayVar(&p.lite, "lite-topic", nil, "lite topic to receive, of a topic of kind lite; may be repeated")
 	c.Flags().IntVar(&p.count, "count", 0, "end after this many messages; 0: go on until interrupted")
-	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take")
+	c.Flags().DurationVar(&p.wait, "wait", 30*time.Second, "with --count: how long the messages may take; without: how long no broker may answer")
 	c.Flags().DurationVar(&p.invisible, "invisible", 30*time.Second, "how long a received message is hidden from others of the group, 10s to 12h")
 	c.Flags().BoolVar(&p.noAck, "no-ack", false, "do not acknowledge: the messages come back")
 	return c
@@ -100,6 +105,10 @@ func (p *consumeFlags) run(ctx context.Context, e *env) error {
 	return p.loop(ctx, e, consumer)
 }
 
+// ackTries is how many brokers are asked to acknowledge a message: who delivered it, and
+// when that one does not answer, others of its group.
+const ackTries = 3
+
 // connectAgain is the pause between attempts to reach a broker that is down.
 const connectAgain = 500 * time.Millisecond
 
@@ -126,6 +135,7 @@ func (p *consumeFlags) connect(ctx context.Context, e *env, addrs []string, secu
 }
 
 func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer) error {
+	answered := time.Now()
 	for got := 0; p.count == 0 || got < p.count; {
 		limit := 16
 		if p.count > 0 {
@@ -144,8 +154,9 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		if errors.Is(err, rocketmqclient.ErrNoQueue) {
 			return fmt.Errorf("no consumer can receive %s here: the topic or the consumer group's zones do not have this zone, or the group is read by mqrouter cachesync; mqrouter topology show says which", p.topic)
 		}
-		var down *rocketmqclient.OpError
-		if errors.As(err, &down) && p.count > 0 { // the next receive asks another broker of the route
+		if err == nil {
+			answered = time.Now()
+		} else if !final(err) && (p.count > 0 || time.Since(answered) < p.wait) { // the next receive asks another broker of the route
 			select {
 			case <-ctx.Done():
 			case <-time.After(connectAgain):
@@ -156,10 +167,13 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 			return fmt.Errorf("receive from %s: %w", p.topic, err)
 		}
 		for _, m := range messages {
-			if err := p.one(ctx, e, consumer, m); err != nil {
+			done, err := p.one(ctx, e, consumer, m)
+			if err != nil {
 				return err
 			}
-			got++
+			if done {
+				got++
+			}
 		}
 	}
 	return nil
@@ -174,17 +188,28 @@ func (p *consumeFlags) poll(ctx context.Context) time.Duration {
 	return longPoll
 }
 
-func (p *consumeFlags) one(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer, m *rocketmqclient.Received) error {
+// one prints a message and acknowledges it. It reports false when the message comes again.
+func (p *consumeFlags) one(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer, m *rocketmqclient.Received) (done bool, err error) {
 	r := received{MessageID: m.MessageID, Topic: m.Topic, Broker: m.Broker, Queue: m.QueueID, Offset: m.Offset,
 		Attempt: m.Attempt, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, Body: string(m.Body)}
 	if err := e.line(r, fmt.Sprintf("%s  %s[%d]@%d on %s  %s", r.MessageID, r.Topic, r.Queue, r.Offset, r.Broker, r.Body)); err != nil {
-		return err
+		return false, err
 	}
 	if p.noAck {
-		return nil
+		return true, nil
 	}
-	if err := consumer.Ack(ctx, m); err != nil {
-		return fmt.Errorf("acknowledge %s: %w", m.MessageID, err)
+	for range ackTries {
+		if err = consumer.Ack(ctx, m); err == nil {
+			return true, nil
+		}
+		if final(err) {
+			break
+		}
 	}
-	return nil
+	var refused *rocketmqclient.StatusError
+	if errors.As(err, &refused) && final(err) && refused.Code != pb.Code_INVALID_RECEIPT_HANDLE { // which a new master says
+		return false, fmt.Errorf("acknowledge %s: %w", m.MessageID, err)
+	}
+	fmt.Fprintf(e.errOut, "%s is not acknowledged and comes again: %v\n", m.MessageID, err)
+	return false, nil
 }

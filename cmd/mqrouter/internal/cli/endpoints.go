@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -40,6 +41,17 @@ func firstOf[T any](ctx context.Context, timeout time.Duration, addrs []string, 
 		errs = append(errs, fmt.Errorf("connect to %s: %w", addr, err))
 	}
 	return client, len(addrs), errors.Join(errs...)
+}
+
+// producer returns a producer of the topic by way of whichever of the addresses serves.
+// The caller closes it.
+func (p *endpointFlags) producer(e *env, addrs []string, secure *tls.Config, topic string) *persistent[*rocketmqclient.Producer] {
+	return &persistent[*rocketmqclient.Producer]{
+		addrs: addrs, within: e.fleet.timeout, errOut: e.errOut,
+		open: func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
+			return rocketmqclient.NewProducer(ctx, p.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), topic)
+		},
+	}
 }
 
 func reaches(ctx context.Context, addr string) bool {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"fmt"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ type published struct {
 	Offset    int64  `json:"offset"`
 	Reached   string `json:"reached"`                 // the server's words
 	Recall    string `json:"recall_handle,omitempty"` // of a delayed message: what recall takes
+	Sent      int    `json:"sent,omitempty"`          // how often, when more than once
 	Error     string `json:"error,omitempty"`
 }
 
@@ -41,7 +41,14 @@ func newPublish(e *env) *cobra.Command {
 		Short: "Publish a message with the RocketMQ 5 protocol",
 		Long: `Publish a message to a broker with the RocketMQ 5 protocol and print what
 the acknowledgement promises: stored at home, or durable at the origin and on
-its way to another zone or city.`,
+its way to another zone or city.
+
+A message that is not answered for, as when its broker dies or another of the
+group becomes master, is sent again with the same id for at most --timeout, by
+way of the brokers that live. A topic that says idempotent stores it once. On any
+other one it may be stored once for each time that it was sent, since the answer
+may be what was lost; the output says when that was more than once. When the
+time is over without an answer, nobody knows whether the message was stored.`,
 		Example: `  mqrouter publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
   mqrouter publish --endpoint 127.0.0.1:8081 --topic orders --key o-1 "first order"
   mqrouter publish --zone rz01 --topic reminders --delay 30m "pay now"`,
@@ -85,68 +92,32 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	if err != nil {
 		return err
 	}
-	s := sender{p: p, e: e, addrs: addrs, secure: secure}
-	defer s.close()
+	producer := p.at.producer(e, addrs, secure, p.topic)
+	defer producer.close()
 	for range p.count {
 		m := &rocketmqclient.Message{Topic: p.topic, ID: ids.Next(), Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, LiteTopic: p.lite, Priority: p.priority, Born: time.Now()}
 		if p.delay > 0 {
 			m.DeliverAt = m.Born.Add(p.delay)
 		}
-		r, err := s.send(ctx, m)
-		if err != nil {
+		var r rocketmqclient.SendResult
+		sent, err := producer.do(ctx, func(ctx context.Context, producer *rocketmqclient.Producer) (err error) {
+			r, err = producer.Send(ctx, m)
 			return err
+		})
+		if err != nil {
+			return fmt.Errorf("publish %s to %s: %w", m.ID, p.topic, err)
 		}
 		out := published{MessageID: r.MessageID, Offset: r.Offset, Reached: r.Text, Recall: r.Recall}
-		if err := e.line(out, strings.TrimSpace(fmt.Sprintf("%s  %s  %s", out.MessageID, out.Reached, out.Recall))); err != nil {
+		text := fmt.Sprintf("%s  %s  %s", out.MessageID, out.Reached, out.Recall)
+		if sent > 1 {
+			out.Sent = sent
+			text = fmt.Sprintf("%s  sent %d times", strings.TrimSpace(text), sent)
+		}
+		if err := e.line(out, strings.TrimSpace(text)); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// sender publishes by way of whichever of the addresses serves.
-type sender struct {
-	p        *publishFlags
-	e        *env
-	addrs    []string // the next to be tried is first
-	secure   *tls.Config
-	producer *rocketmqclient.Producer // nil: not connected
-}
-
-// send publishes a message. What a broker did not answer for is sent again by way of the
-// next, with the same id: a try for each address.
-func (s *sender) send(ctx context.Context, m *rocketmqclient.Message) (rocketmqclient.SendResult, error) {
-	var r rocketmqclient.SendResult
-	var err error
-	for range s.addrs {
-		if s.producer == nil {
-			var tried int
-			s.producer, tried, err = firstOf(ctx, s.e.fleet.timeout, s.addrs, func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
-				return rocketmqclient.NewProducer(ctx, s.p.at.signs(rocketmqclient.Config{Endpoint: addr, TLS: s.secure}), s.p.topic)
-			})
-			if err != nil {
-				s.producer = nil
-				return r, err
-			}
-			s.addrs = append(s.addrs[tried:len(s.addrs):len(s.addrs)], s.addrs[:tried]...)
-		}
-		if r, err = s.producer.Send(ctx, m); err == nil {
-			return r, nil
-		}
-		err = fmt.Errorf("publish to %s: %w", s.p.topic, err)
-		if final(err) || ctx.Err() != nil {
-			break
-		}
-		s.close()
-	}
-	return r, err
-}
-
-func (s *sender) close() {
-	if s.producer != nil {
-		s.producer.Close()
-		s.producer = nil
-	}
 }
 
 func parseProperties(list []string) (map[string]string, error) {

@@ -22,7 +22,9 @@ func newRecall(e *env) *cobra.Command {
 		Short: "Take a delayed message back before it is due",
 		Long: `Take a delayed message back with the handle that its publish returned. Any
 broker of the zone may be asked. When the command succeeds the message is not
-delivered, whatever fails; it fails when the message has fallen due.`,
+delivered, whatever fails; it fails when the message has fallen due. What is not
+answered, as when the group's master dies, is asked again for at most --timeout:
+a message that was taken back already is taken back once more.`,
 		Example: `  mqrouter recall --zone rz01 --topic reminders AQZyejAxLWE...`,
 		Args:    exactArgs(1, "the recall handle"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -47,15 +49,13 @@ func runRecall(ctx context.Context, e *env, at *endpointFlags, topic, handle str
 	if err != nil {
 		return err
 	}
-	producer, _, err := firstOf(ctx, e.fleet.timeout, addrs, func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
-		return rocketmqclient.NewProducer(ctx, at.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), topic)
-	})
-	if err != nil {
+	producer := at.producer(e, addrs, secure, topic)
+	defer producer.close()
+	var id string
+	if _, err := producer.do(ctx, func(ctx context.Context, producer *rocketmqclient.Producer) (err error) {
+		id, err = producer.Recall(ctx, topic, handle)
 		return err
-	}
-	defer producer.Close()
-	id, err := producer.Recall(ctx, topic, handle)
-	if err != nil {
+	}); err != nil {
 		return fmt.Errorf("recall of %s: %w", topic, err)
 	}
 	return e.line(recalled{id}, id+"  recalled")

@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,7 @@ import (
 // TestOperatorsFindTheMaster lists and replays dead letters, lists and commits half
 // messages and resets a group, at a broker group of three nodes, before and after kill -9
 // of its master: no command names a node. Publishers and consumers of the command line
-// name the zone, whose first node is down then. With the coordinator's majority gone as
+// name the zone, whose first node is down then, and no route names the dead master any more. With the coordinator's majority gone as
 // well, the commands say that the group has no master.
 func TestOperatorsFindTheMaster(t *testing.T) {
 	c := drawReplicated(t, `topics:
@@ -116,6 +117,9 @@ consumer_groups:
 		}
 		return errors.New("nobody does")
 	})
+	if names := routed(t, c.nodes[next].client, "notes"); slices.Contains(names, leader) || !slices.Contains(names, next) {
+		t.Errorf("%s is master, %s was killed, and the route names %v", next, leader, names)
+	}
 	operate("after kill -9 of the master", 3, 3)
 	run("publish", "--zone", "rz-a", "--topic", "notes", "with the first node or another down")
 	c.nodes[next].running.kill()
@@ -128,4 +132,22 @@ consumer_groups:
 			return nil
 		})
 	}
+}
+
+// routed returns the brokers that the route of a topic names.
+func routed(t *testing.T, endpoint, topic string) (names []string) {
+	t.Helper()
+	c, err := rocketmqclient.NewPullConsumer(t.Context(), rocketmqclient.Config{Endpoint: endpoint}, "readers", topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	queues, err := c.Queues(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range queues {
+		names = append(names, q.Broker)
+	}
+	return names
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -271,21 +270,6 @@ func (m *memberNode) upstream() (rocketmq.Upstream, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.seat, m.changed
-}
-
-// fronts returns which nodes of a group serve clients now, the master first.
-func (m *memberNode) fronts(g *zone.GroupInfo) []*zone.NodeInfo {
-	living := map[zone.Node]bool{m.self.Name: true}
-	for _, x := range m.city.Members() {
-		living[x.Name] = true
-	}
-	list := slices.Clone(m.masters.Order(g))
-	if g.Name == m.self.Group.Name { // what this node knows of its own group is newer than gossip
-		if master := g.Member(m.known().Master); master != nil {
-			list = append([]*zone.NodeInfo{master}, slices.DeleteFunc(list, func(n *zone.NodeInfo) bool { return n == master })...)
-		}
-	}
-	return slices.DeleteFunc(list, func(n *zone.NodeInfo) bool { return !living[n.Name] })
 }
 
 // leadersIn returns which nodes of a pool say that they are masters.

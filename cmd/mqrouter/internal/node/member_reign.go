@@ -137,7 +137,7 @@ func (l *life) startServing(ctx context.Context) error {
 	if err := l.startFlows(ctx, l.m.dialer, l.m.masters); err != nil {
 		return err
 	}
-	s, err := l.newFrontEnd(ctx, l.m.fronts)
+	s, err := l.newFrontEnd(ctx, l.fronts)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// closer is a client that does nothing but say that it was closed.
+type closer struct{ closed *int }
+
+func (c closer) Close() error { *c.closed++; return nil }
+
+// TestACallOutlivesItsFrontEnd: what is not answered, or refused for the moment, is tried
+// again, by the same client first and then by a new one, until it is answered or the time
+// is over; what is refused for good is not, and nothing is when nobody could be reached.
+func TestACallOutlivesItsFrontEnd(t *testing.T) {
+	lost := &rocketmqclient.OpError{Op: "SendMessage", Endpoint: "e", Err: errors.New("connection refused")}
+	busy := &rocketmqclient.StatusError{Code: pb.Code_TOO_MANY_REQUESTS, Text: "no master"}
+	refused := &rocketmqclient.StatusError{Code: pb.Code_TOPIC_NOT_FOUND, Text: "no such topic"}
+	const always = 1000
+	repeat := func(err error, n int) []error {
+		list := make([]error, n)
+		for i := range list {
+			list[i] = err
+		}
+		return list
+	}
+	for _, c := range []struct {
+		name         string
+		opens, calls []error // one after the other, then all succeed
+		made         int     // calls
+		opened       int
+		err          string
+		took         time.Duration // at most
+	}{
+		{"answered", nil, nil, 1, 1, "", 0},
+		{"one that is dead", nil, []error{lost}, 2, 1, "", pauseFirst},
+		{"no master for a while", nil, repeat(busy, 4), 5, 3, "", time.Second},
+		{"its client does not help", []error{nil, lost, nil}, []error{lost, lost}, 3, 3, "", time.Second},
+		{"refused", nil, []error{refused}, 1, 1, "no such topic", 0},
+		{"refused after it was lost", nil, []error{lost, refused}, 2, 1, "no such topic", pauseFirst},
+		{"nobody is there", repeat(lost, always), nil, 0, 1, "connection refused", 0},
+		{"a replica without a master", []error{busy, busy}, nil, 1, 3, "", time.Second},
+		{"no master comes", repeat(busy, always), nil, 0, -1, "tries in 10s: connect to a:1: rocketmq status TOO_MANY_REQUESTS", 10 * time.Second},
+		{"never answered", nil, repeat(lost, always), -1, -1, "tries in 10s: rocketmq SendMessage at e: connection refused", 10 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				opened, closed, called := 0, 0, 0
+				next := func(list *[]error) error {
+					if len(*list) == 0 {
+						return nil
+					}
+					err := (*list)[0]
+					*list = (*list)[1:]
+					return err
+				}
+				var told strings.Builder
+				p := &persistent[closer]{addrs: []string{"a:1"}, within: 10 * time.Second, errOut: &told, open: func(context.Context, string) (closer, error) {
+					opened++
+					return closer{&closed}, next(&c.opens)
+				}}
+				began := time.Now()
+				made, err := p.do(t.Context(), func(context.Context, closer) error {
+					called++
+					return next(&c.calls)
+				})
+				took := time.Since(began)
+				p.close()
+				if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+					t.Errorf("%v; want %q", err, c.err)
+				}
+				if made != called || c.made >= 0 && made != c.made || c.opened >= 0 && opened != c.opened || took > c.took {
+					t.Errorf("%d calls, it says %d, %d clients, %v; want %d, %d, at most %v", called, made, opened, took, c.made, c.opened, c.took)
+				}
+				if again := called+opened > 2; again != (told.Len() > 0) {
+					t.Errorf("it said %q", &told)
+				}
+			})
+		})
+	}
+}

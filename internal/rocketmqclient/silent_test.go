@@ -1,0 +1,83 @@
+package rocketmqclient
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+)
+
+// TestWhoDoesNotAnswerIsPassedOver: after a request without an answer the next ones go to
+// another broker of the route, acknowledgements of what the silent one delivered, too;
+// the route is asked for again at once, and what it no longer names is not used.
+func TestWhoDoesNotAnswerIsPassedOver(t *testing.T) {
+	dead, living := &fake{}, &fake{}
+	gone := func(*pb.SendMessageRequest) (*pb.SendMessageResponse, error) {
+		return nil, status.Error(codes.Unavailable, "the master changes")
+	}
+	dead.send = gone
+	dead.serve(t)
+	at := living.serve(t)
+	both := []*pb.MessageQueue{living.queue("b1", 0, pb.Permission_READ_WRITE), dead.queue("b2", 0, pb.Permission_READ_WRITE)}
+	asked := make(chan struct{}, 16)
+	living.mu.Lock()
+	living.queues, living.routed = both, func() { asked <- struct{}{} }
+	living.mu.Unlock()
+
+	p := producer(t, Config{Endpoint: at}, "t")
+	<-asked
+	var oe *OpError
+	for range 2 { // in rotation
+		_, err := p.Send(t.Context(), &Message{Topic: "t", Body: []byte("x")})
+		if err != nil && !errors.As(err, &oe) {
+			t.Fatal(err)
+		}
+	}
+	if oe == nil || oe.Endpoint == at {
+		t.Fatalf("%v; want that the second broker did not answer", oe)
+	}
+	living.mu.Lock()
+	living.queues = both[:1]
+	living.mu.Unlock()
+	for range 6 {
+		if _, err := p.Send(t.Context(), &Message{Topic: "t", Body: []byte("x")}); err != nil {
+			t.Errorf("a broker that is known not to answer was asked: %v", err)
+		}
+	}
+	select {
+	case <-asked:
+	case <-time.After(routeEvery / 2):
+		t.Error("the route was not asked for again")
+	}
+}
+
+// TestAnAcknowledgementGoesRoundASilentBroker: see TestWhoDoesNotAnswerIsPassedOver.
+func TestAnAcknowledgementGoesRoundASilentBroker(t *testing.T) {
+	living := &fake{}
+	living.serve(t)
+	living.receive = []*pb.ReceiveMessageResponse{statusAnswer(pb.Code_OK), delivery("M1", "h1")}
+	c := consumer(t, living)
+	ms, err := c.Receive(t.Context(), 1, time.Minute)
+	if err != nil || len(ms) != 1 {
+		t.Fatal(ms, err)
+	}
+	closed := &fake{}
+	addr := closed.serve(t)
+	ep, err := c.core.endpoint(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ms[0].ep = ep // as if that one had delivered it
+	ep.heard(status.Error(codes.Unavailable, "gone"))
+	if err := c.Ack(t.Context(), ms[0]); err != nil || len(living.acks) != 1 || len(closed.acks) != 0 {
+		t.Errorf("%v; the broker that answers got %d, the silent one %d", err, len(living.acks), len(closed.acks))
+	}
+	ep.heard(nil)
+	if err := c.Ack(t.Context(), ms[0]); err != nil || len(closed.acks) != 1 {
+		t.Errorf("%v; who delivered is asked again once it answers, it got %d", err, len(closed.acks))
+	}
+}
