@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/mqrouter/mqrouter/internal/loglimit"
@@ -111,13 +110,13 @@ type caller struct {
 	user   *policy.User
 	cred   policy.Credential
 	access *policy.Access // that accepted the credential
-	peer   string
+	origin
 }
 
 // who identifies the caller, or says why not.
 func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) {
 	shown := signedOf(ctx)
-	c := caller{peer: peerOf(ctx), access: a}
+	c := caller{origin: originOf(ctx), access: a}
 	var ok bool
 	if c.cred, ok = shown.credential(); !ok {
 		return c, g.stranger(ctx, c, "the authorization header is not one of RocketMQ 5")
@@ -130,12 +129,12 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 		}
 		return c, g.stranger(ctx, c, "credentials are needed: give the client an access key and a secret")
 	}
-	before, known := g.proven.Get(c.peer)
+	before, known := g.proven.Get(c.conn)
 	if known && before.access == a && before.signed.same(shown) && a.InTime(shown.date, time.Now()) {
 		c.user = before.user
 		return c, nil
 	}
-	if !known && g.flooded(c.peer) {
+	if !known && g.flooded(c.client) {
 		g.count(ctx, "limited")
 		return c, refuse(pb.Code_UNAUTHORIZED, "too many failures from this address: try again later")
 	}
@@ -143,7 +142,7 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 	switch proof {
 	case policy.Accepted:
 		c.user = user
-		g.proven.Add(c.peer, &proven{shown, a, user})
+		g.proven.Add(c.conn, &proven{shown, a, user})
 		return c, nil
 	case policy.OutOfTime:
 		return c, g.stranger(ctx, c, "the date of the request, "+cut(shown.date)+", is too far from the time here: set the client's clock")
@@ -159,9 +158,9 @@ func (s signed) same(o signed) bool {
 func (g *guard) stranger(ctx context.Context, c caller, why string) *pb.Status {
 	g.count(ctx, "unauthorized")
 	if missed, ok := g.strangers.Allow(time.Now()); ok {
-		g.log.Warn("client not known", "peer", c.peer, "access_key", cut(c.cred.Key), "err", why, "suppressed", missed)
+		g.log.Warn("client not known", "peer", c.client, "via", c.via(), "access_key", cut(c.cred.Key), "err", why, "suppressed", missed)
 	}
-	if s := g.suspect(c.peer); s != nil && !s.fails.Allow() {
+	if s := g.suspect(c.client); s != nil && !s.fails.Allow() {
 		g.wait(ctx, s)
 	}
 	return refuse(pb.Code_UNAUTHORIZED, why)
@@ -219,7 +218,7 @@ func (g *guard) may(ctx context.Context, c caller, user *policy.User, needs []ne
 		}
 		g.count(ctx, "forbidden")
 		if missed, ok := g.forbidden.Allow(time.Now()); ok {
-			g.log.Warn("call forbidden", "peer", c.peer, "user", user.Name(), "wanted", cut(n.String()), "suppressed", missed)
+			g.log.Warn("call forbidden", "peer", c.client, "via", c.via(), "user", user.Name(), "wanted", cut(n.String()), "suppressed", missed)
 		}
 		return refuse(pb.Code_FORBIDDEN, user.Name()+" may not "+n.String())
 	}
@@ -257,14 +256,6 @@ func owned(ctx context.Context, u *policy.User) context.Context {
 	md, _ := metadata.FromIncomingContext(ctx)
 	md.Set(key, u.Key+"|"+id[0])
 	return metadata.NewIncomingContext(ctx, md)
-}
-
-// peerOf is the remote address of the call's connection.
-func peerOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
-		return p.Addr.String()
-	}
-	return ""
 }
 
 // addressOf is what failures of a peer are counted for: whoever has one IPv6 address

@@ -83,6 +83,7 @@ type link struct {
 	number uint64 // from 1; 0 = it is not counted
 	close  func() error
 	all    *answers
+	fellow bool // another member's, which passes a client on; set before the first call
 
 	mu      sync.Mutex
 	unread  int64 // bytes; guarded by mu, as is all below
@@ -136,12 +137,24 @@ func (a *answers) isOpen(number uint64) bool {
 
 // linkOf returns the connection of a call.
 func (a *answers) linkOf(ctx context.Context) *link {
-	if p, ok := peer.FromContext(ctx); ok {
-		if l, ok := p.Addr.(*link); ok {
-			return l
-		}
+	if l, ok := linkFrom(ctx); ok {
+		return l
 	}
 	return &link{all: a} // of a listener that is not the server's own
+}
+
+// linkFrom returns the connection of a call, if a listener of this package has it.
+func linkFrom(ctx context.Context) (*link, bool) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil, false
+	}
+	at := p.Addr
+	if through, ok := at.(*throughAddr); ok {
+		at = through.Addr
+	}
+	l, ok := at.(*link)
+	return l, ok
 }
 
 // take takes room for a message that is to be read.

@@ -106,7 +106,11 @@
 // A node that is not the master of its broker group serves its clients with a
 // [Forwarder]: each call goes on to the master's front end as it came, over a
 // connection of the client's own, with its metadata and what is left of its time, and
-// the answer back. It decodes nothing, so signatures hold and newer fields pass. While
+// the answer back. It decodes nothing, so signatures hold and newer fields pass. It adds
+// the client's address and whether its connection lacks TLS, in headers that are taken
+// out of what clients send. The master believes them on a connection for which a member
+// of the group has shown its certificate (Options.Fellow), and judges by them as if the
+// client had come itself. While
 // there is no master a call waits with its request unread, until shortly before its
 // client gives it up; then, and when the master is lost in the middle of a call, the
 // answer is TOO_MANY_REQUESTS: try again. Telemetry ends with UNAVAILABLE, the third

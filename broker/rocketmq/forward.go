@@ -23,7 +23,9 @@ type Upstream struct {
 	Node  zone.Node // "" = the group has no master now
 	Epoch uint64    // in which it leads
 	Addr  string    // host:port of its client address
-	TLS   *tls.Config
+	// TLS has this node's certificate for it; nil is plaintext, over which the master
+	// believes nothing that is said of clients.
+	TLS *tls.Config
 }
 
 // ForwarderOptions configure a Forwarder. Zero values of all but Master are useful.
@@ -35,6 +37,7 @@ type ForwarderOptions struct {
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 
 	TLS            *tls.Config   // as in Options
+	Fellow         *tls.Config   // as in Options
 	PlaintextOff   bool          // as in Options
 	Grace          time.Duration // as in Options
 	MaxConnections int           // as in Options
@@ -122,7 +125,7 @@ func (f *Forwarder) Run(ctx context.Context, l net.Listener) error {
 }
 
 func (f *Forwarder) run(ctx context.Context, l net.Listener) error {
-	shared := Options{TLS: f.o.TLS, PlaintextOff: f.o.PlaintextOff, MaxConnections: f.o.MaxConnections, Logger: f.o.Logger}
+	shared := Options{TLS: f.o.TLS, Fellow: f.o.Fellow, PlaintextOff: f.o.PlaintextOff, MaxConnections: f.o.MaxConnections, Logger: f.o.Logger}
 	sniff := newSniffer(l, &shared, func(string) {}, newAnswers(int64(f.o.MaxRequests)))
 	f.sniff.Store(sniff)
 	serving := serving{grpc: f.grpc, stop: f.stop, grace: f.o.Grace, logger: f.o.Logger}

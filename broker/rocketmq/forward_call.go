@@ -106,7 +106,9 @@ func (f *Forwarder) open(ctx context.Context, client *through, method string) (g
 			f.held.Add(-1)
 		}
 	}()
-	out := metadata.NewOutgoingContext(ctx, passedOn(ctx))
+	md := passedOn(ctx)
+	client.tell(ctx, md)
+	out := metadata.NewOutgoingContext(ctx, md)
 	for {
 		to, changed := f.o.Master()
 		if to.Node != "" {
@@ -172,12 +174,14 @@ func (f *Forwarder) await(ctx context.Context, changed <-chan struct{}, unreache
 	}
 }
 
-// passedOn returns the metadata of a call without what belongs to its connection.
+// passedOn returns the metadata of a call without what belongs to its connection, and
+// without what only members say.
 func passedOn(ctx context.Context) metadata.MD {
 	in, _ := metadata.FromIncomingContext(ctx)
 	out := make(metadata.MD, len(in))
 	for k, v := range in {
-		if k != "content-type" && k != "user-agent" && k != "te" && !strings.HasPrefix(k, ":") && !strings.HasPrefix(k, "grpc-") {
+		if k != "content-type" && k != "user-agent" && k != "te" && !strings.HasPrefix(k, ":") && !strings.HasPrefix(k, "grpc-") &&
+			k != headerClient && k != headerOpen {
 			out[k] = v
 		}
 	}

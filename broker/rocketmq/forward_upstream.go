@@ -2,6 +2,7 @@ package rocketmq
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"sync"
@@ -62,7 +63,8 @@ func (l *throughs) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &through{Conn: raw, f: l.f}
+	_, sealed := raw.(*tls.Conn)
+	c := &through{Conn: raw, f: l.f, sealed: sealed, fellow: ofFellow(raw)}
 	c.remote = &throughAddr{Addr: raw.RemoteAddr(), of: c}
 	l.f.mu.Lock()
 	l.f.clients[c] = struct{}{}
@@ -75,6 +77,8 @@ type through struct {
 	net.Conn
 	f      *Forwarder
 	remote *throughAddr
+	sealed bool // it has TLS
+	fellow bool // it is another member's, which takes this node for the master
 
 	mu     sync.Mutex
 	up     *upstream // guarded by mu; nil = none yet, or the master was left
@@ -158,7 +162,7 @@ const (
 func newUpstream(to Upstream, dial func(context.Context, string) (net.Conn, error)) (*upstream, error) {
 	creds := insecure.NewCredentials()
 	if to.TLS != nil {
-		creds = credentials.NewTLS(to.TLS)
+		creds = credentials.NewTLS(fellowClient(to.TLS))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+to.Addr,
 		grpc.WithTransportCredentials(creds),

@@ -66,6 +66,15 @@ func newSniffer(inner net.Listener, o *Options, refused func(reason string), a *
 		if !slices.Contains(s.tls.NextProtos, "h2") {
 			s.tls.NextProtos = []string{"h2"}
 		}
+		if o.Fellow != nil {
+			fellow := fellowServer(o.Fellow)
+			s.tls.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+				if slices.Contains(hello.SupportedProtos, fellowProto) {
+					return fellow, nil
+				}
+				return nil, nil //nolint:nilnil // what tls asks for: the configuration as it is
+			}
+		}
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(s.loop)
@@ -204,7 +213,7 @@ func (s *sniffer) handshake(c *conn) (net.Conn, string) {
 		if err := t.HandshakeContext(ctx); err != nil {
 			return nil, "handshake"
 		}
-		served = t
+		served, c.link.fellow = t, ofFellow(t)
 	case c.first[0] == http2Preface && s.plaintext:
 	case c.first[0] == tlsRecord:
 		return nil, "tls off"

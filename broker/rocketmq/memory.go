@@ -282,10 +282,15 @@ const sendName = "SendMessage"
 // judgeSend puts access control before serveSend: gRPC passes no interceptor for a
 // stream that is said to be none in either direction.
 func (s *Server) judgeSend(srv any, stream grpc.ServerStream) error {
-	if s.guard == nil {
-		return s.serveSend(srv, stream)
+	info := &grpc.StreamServerInfo{FullMethod: pb.MessagingService_SendMessage_FullMethodName}
+	judged := s.serveSend
+	if s.guard != nil {
+		judged = func(srv any, stream grpc.ServerStream) error { return s.stream(srv, stream, info, s.serveSend) }
 	}
-	return s.stream(srv, stream, &grpc.StreamServerInfo{FullMethod: pb.MessagingService_SendMessage_FullMethodName}, s.serveSend)
+	if s.sealed() {
+		return s.sealedStream(srv, stream, info, judged)
+	}
+	return judged(srv, stream)
 }
 
 // serveSend reads and answers a SendMessage.

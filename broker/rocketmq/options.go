@@ -30,7 +30,13 @@ type Options struct {
 	// TLS serves TLS connections; nil serves plaintext only. Set GetCertificate in
 	// it to follow certificates that change. Its NextProtos are set to h2.
 	TLS *tls.Config
-	// PlaintextOff refuses connections without TLS.
+	// Fellow serves the connections of other members of the broker group, which pass
+	// their clients on (see Forwarder) and are believed what they say of them. It must
+	// ask for a certificate and refuse the handshake of whoever is no such member. nil:
+	// there are none. Its NextProtos are set.
+	Fellow *tls.Config
+	// PlaintextOff refuses connections without TLS, and calls of clients that have none
+	// to the member that passes them on.
 	PlaintextOff bool
 
 	// Access judges every call; nil lets everybody do everything.

@@ -49,6 +49,7 @@ type Server struct {
 	sendTime time.Duration  // how long a client may take to read a message or a command
 	silence  time.Duration  // how long a Telemetry stream may be without Settings
 	denied   loglimit.Limit // lines about consumers that are refused
+	opened   loglimit.Limit // lines about clients without TLS that another member passed on
 
 	stopping context.Context // ends when the server begins to stop: polls and streams end
 	stop     context.CancelFunc
@@ -63,7 +64,8 @@ func New(o Options) (*Server, error) {
 	}
 	o = o.withDefaults()
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
-		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(o.unread), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(o.unread), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute},
+		opened: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err
@@ -80,6 +82,9 @@ func New(o Options) (*Server, error) {
 	}
 	options := append(bounded(s.memory, o.MaxStreams), grpc.ForceServerCodecV2(pb.Codec))
 	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived, s.answers.counted}, []grpc.StreamServerInterceptor{s.memory.arriving, s.answers.entering}
+	if s.sealed() {
+		unary, streams = append(unary, s.sealedUnary), append(streams, s.sealedStream)
+	}
 	if s.guard != nil {
 		unary, streams = append(unary, s.guard.unary), append(streams, s.stream)
 	}

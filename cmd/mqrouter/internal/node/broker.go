@@ -277,7 +277,7 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 
 // startFrontEnd serves the RocketMQ 5 clients.
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
-	s, err := n.newFrontEnd(ctx, nil)
+	s, err := n.newFrontEnd(ctx, nil, nil)
 	if err != nil {
 		return err
 	}
@@ -296,8 +296,8 @@ func (b *base) clientTLS() *tls.Config {
 	}}
 }
 
-// newFrontEnd makes what serves the RocketMQ 5 clients; fronts as in its options.
-func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInfo) []*zone.NodeInfo) (*rocketmq.Server, error) {
+// newFrontEnd makes what serves the RocketMQ 5 clients; fronts and fellow as in its options.
+func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInfo) []*zone.NodeInfo, fellow *tls.Config) (*rocketmq.Server, error) {
 	access, err := n.followACL(ctx)
 	if err != nil {
 		return nil, err
@@ -305,7 +305,7 @@ func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInf
 	s, err := rocketmq.New(rocketmq.Options{
 		Access: access, Fronts: fronts, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
 		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
-		TLS: n.clientTLS(),
+		TLS: n.clientTLS(), Fellow: fellow,
 	})
 	if err != nil {
 		return nil, err

@@ -1,9 +1,7 @@
 package node
 
 import (
-	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"net"
 	"sync"
@@ -162,17 +160,6 @@ func (m *memberNode) startSessions(ctx context.Context, others map[string]func(n
 	return m.servePeers(ctx, l)
 }
 
-// fellow reports whether the topology names a node as another member of this group.
-func (m *memberNode) fellow(id peer.Identity) bool {
-	t := m.topologyNow()
-	g := t.FindGroup(m.self.Group.Name)
-	if g == nil || id.Name == m.self.Name {
-		return false
-	}
-	n := g.Member(id.Name)
-	return n != nil && peer.IdentityFor(t.Deployment, n) == id
-}
-
 // serveSession hands a session to what its first frame asks for, when this node is the
 // master; else it says who is.
 func (m *memberNode) serveSession(ctx context.Context, s *peer.Session) {
@@ -247,22 +234,6 @@ func (m *memberNode) learn(t coordinator.Term, leads bool) {
 	if err := m.city.SetMeta(func(x *gossip.Meta) { x.Term, x.Leads = t.Epoch, leads }); err != nil && !errors.Is(err, gossip.ErrClosed) {
 		m.log.Warn("gossip does not tell who is master", "err", err)
 	}
-}
-
-// clientTLSOf returns what a member's front end is met with: it proves to be that node.
-func (m *memberNode) clientTLSOf(node zone.Node) *tls.Config {
-	if node == m.self.Name { // the way to oneself, which package peer refuses
-		return &tls.Config{MinVersion: tls.VersionTLS13, InsecureSkipVerify: true, //nolint:gosec // see VerifyConnection
-			VerifyConnection: func(cs tls.ConnectionState) error {
-				if own := m.certs.Certificate(); len(cs.PeerCertificates) == 0 || !bytes.Equal(cs.PeerCertificates[0].Raw, own.Certificate[0]) {
-					return errors.New("somebody else answers at this node's client address")
-				}
-				return nil
-			}}
-	}
-	t := m.topologyNow()
-	id := peer.IdentityFor(t.Deployment, t.FindNode(node))
-	return m.tls(m.topologyNow, zone.RoleBroker).Client("to "+string(node), &id)
 }
 
 // upstream implements rocketmq.ForwarderOptions.Master.

@@ -30,10 +30,16 @@ type running struct {
 // member runs a node of the group until the test ends or stop is called.
 func (c *coordinated) member(t *testing.T, name zone.Node) *running {
 	t.Helper()
+	return c.memberWith(t, name, true)
+}
+
+// memberWith says whether clients need TLS.
+func (c *coordinated) memberWith(t *testing.T, name zone.Node, plaintext bool) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan struct{})
 	o := Options{Version: "test", Logger: slog.New(slog.DiscardHandler), Ready: func() { close(ready) }}
-	b, err := open(ctx, config.Node{Name: string(name), Topology: c.file, PKI: c.dir, DataDir: filepath.Join(c.dir, "data", string(name)), Plaintext: true, Grace: 2 * time.Second}, zone.RoleBroker, o)
+	b, err := open(ctx, config.Node{Name: string(name), Topology: c.file, PKI: c.dir, DataDir: filepath.Join(c.dir, "data", string(name)), Plaintext: plaintext, Grace: 2 * time.Second}, zone.RoleBroker, o)
 	if err != nil {
 		t.Fatal(err)
 	}

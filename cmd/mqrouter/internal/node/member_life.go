@@ -293,7 +293,7 @@ func (m *memberNode) passOn() error {
 	if m.passing != nil {
 		return nil
 	}
-	f, err := rocketmq.NewForwarder(rocketmq.ForwarderOptions{Master: m.upstream, Dial: m.net.Dial, TLS: m.clientTLS(),
+	f, err := rocketmq.NewForwarder(rocketmq.ForwarderOptions{Master: m.upstream, Dial: m.net.Dial, TLS: m.clientTLS(), Fellow: m.fellowTLS(),
 		PlaintextOff: !m.cfg.Plaintext, Grace: turnGrace, Logger: m.log})
 	if err != nil {
 		return err

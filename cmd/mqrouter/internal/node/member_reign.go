@@ -137,7 +137,7 @@ func (l *life) startServing(ctx context.Context) error {
 	if err := l.startFlows(ctx, l.m.dialer, l.m.masters); err != nil {
 		return err
 	}
-	s, err := l.newFrontEnd(ctx, l.fronts)
+	s, err := l.newFrontEnd(ctx, l.fronts, l.m.fellowTLS())
 	if err != nil {
 		return err
 	}
