@@ -28,6 +28,9 @@ type Options struct {
 	// ChangeOf tells compaction what a record changes; nil refuses topologies with
 	// at_budget: compact.
 	ChangeOf ChangeOf
+	// LeaveGroup is the last epoch of a store that was a member's and is to be the
+	// group's only one; see commitlog.Options. Ignored with Member.
+	LeaveGroup uint64
 	// Member makes it one of a group with replicas; nil = the group's only one.
 	Member *Member
 	// Wall reads the wall clock: by it delayed messages fall due, old records are

@@ -40,6 +40,8 @@ type meta struct {
 	// Of the log of a group with replicas. Zero values are left out.
 	Blank     bool            `json:",omitempty"` // nothing was ever in it: the incarnation does not count yet
 	Committed record.Position `json:",omitempty"` // known at a clean Close
+	// Member: it is the log of one of several nodes, since it was opened to follow.
+	Member bool `json:",omitempty"`
 	// Cut is where a truncation under way cuts the log; Open finishes it.
 	Cut record.Position `json:",omitempty"`
 	// Loose: what frames below say of positions before them does not tell that

@@ -65,7 +65,7 @@ func defaulted[T int | int64](v, def T) T {
 // Start; the caller must Close the log.
 //
 // Errors: *StoreError (not a store of this group, or damaged beyond use),
-// disk.ErrLocked, *CorruptError (corruption before the tail; nothing was
+// *MemberError, disk.ErrLocked, *CorruptError (corruption before the tail; nothing was
 // changed), *OpError, the context's.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	o, err := o.withDefaults()
@@ -133,6 +133,9 @@ func (st *store) open(ctx context.Context) error {
 	if st.meta.Group != o.Group {
 		return &StoreError{Dir: o.Dir, What: "the store belongs to another broker group: " + string(st.meta.Group)}
 	}
+	if err := st.mayBeAlone(); err != nil {
+		return err
+	}
 	if st.meta.Cut > 0 {
 		if list, err = st.finishCut(list); err != nil {
 			return err
@@ -150,7 +153,7 @@ func (st *store) open(ctx context.Context) error {
 		return err
 	}
 	if o.Follow {
-		return nil
+		return st.join()
 	}
 	st.committed = published(st.segments[len(st.segments)-1], st.end)
 	return st.beginLineage()
@@ -191,7 +194,7 @@ func (st *store) create(list []*segment) ([]*segment, error) {
 			return nil, err
 		}
 	}
-	st.meta = meta{Incarnation: record.Incarnation(nonZero(o.Rand)), Group: o.Group, Lanes: o.Lanes, Blank: o.Follow}
+	st.meta = meta{Incarnation: record.Incarnation(nonZero(o.Rand)), Group: o.Group, Lanes: o.Lanes, Blank: o.Follow, Member: o.Follow}
 	s, err := st.createAt(0)
 	if err != nil {
 		return nil, err
@@ -245,7 +248,7 @@ func Create(o Options, from ship.Origin) error {
 		return &StoreError{Dir: o.Dir, What: "the folder is not empty", Err: err}
 	}
 	st := &store{options: o, meta: meta{Incarnation: from.Incarnation, Group: o.Group, Lanes: o.Lanes,
-		Begin: from.Begin, Committed: from.Begin, Lineage: from.Lineage}}
+		Begin: from.Begin, Committed: from.Begin, Lineage: from.Lineage, Member: true}}
 	if _, err := st.createAt(from.Begin); err != nil {
 		return err
 	}
@@ -349,7 +352,7 @@ func (st *store) beginLineage() error {
 		row.Epoch = st.meta.Lineage[n-1].Epoch + 1
 	}
 	st.meta.addLineage(row)
-	st.meta.CleanEnd, st.meta.Blank, st.meta.Committed, st.meta.Loose = 0, false, 0, 0
+	st.meta.CleanEnd, st.meta.Blank, st.meta.Committed, st.meta.Loose, st.meta.Member = 0, false, 0, 0, false
 	// Into both slots: whichever of them is damaged later, the other one knows
 	// the lineage, without which its entries would look like a torn end.
 	for range 2 {

@@ -119,10 +119,17 @@ type Options struct {
 	Logger *slog.Logger // nil discards
 	Meter  metric.Meter // nil measures nothing
 
+	// LeaveGroup is the last epoch of a log that was a member's (see Follow) and is to
+	// be its group's only one from now on; a *MemberError says which one that is. Of
+	// any other log it is ignored, so that a value that was left somewhere does no harm.
+	LeaveGroup uint64
+
 	// Follow opens the log as that of a replica, or of a master to be: it takes
 	// what a master has written (AppendRaw), until Promote, and commits what Commit
 	// says. In an empty folder the log has no incarnation until Promote. Without
-	// Follow the log is its group's only one: what is durable is committed.
+	// Follow the log is its group's only one: what is durable is committed. Nobody is
+	// asked about that, so a log that was opened with Follow is opened without it only
+	// with LeaveGroup.
 	Follow bool
 
 	// Deliver is called by one goroutine, strictly in position order, with each

@@ -48,6 +48,10 @@ type Node struct {
 
 	Trace Trace `mapstructure:",squash"`
 
+	// LeaveGroup: of a broker whose group has one node now and had several: the last
+	// epoch of its log. 0 = it never had, or has left already.
+	LeaveGroup uint64 `mapstructure:"leave-group"`
+
 	// Brokers of groups with several nodes, in a city whose coordinator is Consul.
 	Consul      string `mapstructure:"consul"`       // address of the agent; empty: CONSUL_HTTP_ADDR, else 127.0.0.1:8500
 	ConsulToken string `mapstructure:"consul-token"` // of its ACL; empty: CONSUL_HTTP_TOKEN, else none
@@ -80,6 +84,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		limitFlags(fs)
+		fs.Uint64("leave-group", 0, "last epoch of this broker's log, to start it as its group's only node when the group had several: the refusal to start says which one")
 		fs.String("consul", "", "Consul agent of a city whose coordinator is Consul, http(s)://HOST:PORT; empty: CONSUL_HTTP_ADDR, else 127.0.0.1:8500")
 		fs.String("consul-token", "", "token of Consul's ACL that may read and write below the city's prefix (better in MQROUTER_CONSUL_TOKEN)")
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")

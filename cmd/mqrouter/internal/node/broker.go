@@ -71,9 +71,9 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 	}
 	n.cfg.Limits.Set(&o.Limits)
 	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Wall: o.Wall, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
-		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf})
+		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf, LeaveGroup: n.cfg.LeaveGroup})
 	if err != nil {
-		return err
+		return toldToLeave(err)
 	}
 	n.watched.queues.add(n.broker.Usage)
 	n.run(ctx, "broker", n.broker.Run)
