@@ -290,14 +290,14 @@ func (b *Broker) tellLed() {
 	}
 }
 
-// checkInSync refuses a publish to a topic that asks for more copies than the group
-// has now.
-func (b *Broker) checkInSync(t *zone.TopicInfo) error {
+// checkInSync refuses what would store a message of a topic that asks for more copies
+// than the group has now.
+func (b *Broker) checkInSync(op string, t *zone.TopicInfo) error {
 	if b.member == nil || b.member.InSync == nil || t.MinInSync <= 1 {
 		return nil
 	}
 	if n := b.member.InSync(); n < t.MinInSync {
-		return &Error{Op: "publish", Kind: KindInSync, Topic: t.Name,
+		return &Error{Op: op, Kind: KindInSync, Topic: t.Name,
 			Text: fmt.Sprintf("%d members of the broker group are in sync; the topic asks for %d", n, t.MinInSync)}
 	}
 	return nil

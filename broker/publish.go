@@ -151,7 +151,7 @@ func (b *Broker) prepare(v *view, m *Message, r *PublishResult, stored time.Time
 	if err := checkMessage(t.info, v, m); err != nil {
 		return err
 	}
-	if err := b.checkInSync(t.info); err != nil {
+	if err := b.checkInSync("publish", t.info); err != nil {
 		return err
 	}
 	d, err := v.destination(t, m)

@@ -104,7 +104,9 @@ func (b *Broker) halfResult(r *PublishResult, at placement) {
 // KindTransaction: the id is malformed, of no group of this zone, not given out by
 // its group's store, of another topic, or no longer known. KindDecided: something
 // else was decided before. A commit may fail as a publish may, by what the topology
-// in force says of the topic and its destination; the half message stays then.
+// in force says of the topic and its destination, or for want of members in sync
+// (KindInSync); the half message stays then. KindUnconfirmed: it may have been committed
+// with fewer copies than the topic asks for; the same decision again tells.
 func (b *Broker) EndTransaction(ctx context.Context, topic zone.Topic, id string, r Resolution) error {
 	if err := b.ready("end transaction"); err != nil {
 		return err
@@ -244,6 +246,11 @@ func (b *Broker) answered(topic zone.Topic, k transaction.Key, r Resolution) (*t
 		return h, nil
 	case !known:
 		return nil, refuse(KindTransaction, "the transaction is not known: it was decided too long ago")
+	case r == ResolutionCommit && outcome == r.outcome(): // perhaps told to ask again, for want of copies
+		if t := b.view.Load().topo.FindTopic(topic); t != nil {
+			return nil, b.checkInSync("end transaction", t)
+		}
+		return nil, nil
 	case r == ResolutionUnknown || outcome == r.outcome():
 		return nil, nil
 	case outcome == transaction.Parked:
@@ -267,6 +274,12 @@ func (b *Broker) prepareCommit(ctx context.Context, h *transaction.Half, identit
 		return refuse(KindCorrupt, err)
 	}
 	v := b.view.Load()
+	if t := v.topo.FindTopic(h.Topic); t != nil { // a commit is worth what a send is
+		if err := b.checkInSync("end transaction", t); err != nil {
+			return err
+		}
+		o.inSync = t.MinInSync
+	}
 	_, err = b.routeAnew(v, h.Topic, &r)
 	if KindOf(err) == KindBudget && b.makeRoom(ctx, v.topo.FindTopic(h.Topic)) {
 		_, err = b.routeAnew(v, h.Topic, &r)
