@@ -9,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/metric"
 
+	"github.com/mqrouter/mqrouter/internal/loglimit"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
@@ -62,6 +63,10 @@ func (o *LeaderOptions) Validate() error {
 	return errors.Join(append(errs, o.Limits.Validate())...)
 }
 
+// brokenLines is how many lines a minute tell of replicas that did not get a snapshot: a
+// replica with a broken disk asks again every few seconds.
+const brokenLines = 3
+
 // Leader ships a master's log to its replicas and says what is committed, for one
 // epoch. Make one, call Run, hand Serve each session that begins with Follow. It is
 // safe for concurrent use.
@@ -69,9 +74,10 @@ type Leader struct {
 	o       LeaderOptions
 	pace    *pace
 	metrics *leaderMetrics
-	asks    chan *ask     // from act to the asker; capacity 1: one is under way at most
-	watched chan struct{} // capacity 1: a term may have to be looked for
-	done    chan struct{} // closed when Run returns
+	broken  loglimit.Limit // lines about snapshots that replicas did not get
+	asks    chan *ask      // from act to the asker; capacity 1: one is under way at most
+	watched chan struct{}  // capacity 1: a term may have to be looked for
+	done    chan struct{}  // closed when Run returns
 
 	mu      sync.Mutex
 	keeper  *keeper                 // guarded by mu
@@ -94,7 +100,7 @@ func NewLeader(o LeaderOptions) (*Leader, error) {
 	}
 	o.Logger = o.Logger.With("group", string(o.Group), "epoch", o.Term.Epoch)
 	l := &Leader{
-		o: o, pace: newPace(o.Limits.CatchUp), asks: make(chan *ask, 1), watched: make(chan struct{}, 1), done: make(chan struct{}),
+		o: o, broken: loglimit.Limit{Lines: brokenLines, Window: time.Minute}, pace: newPace(o.Limits.CatchUp), asks: make(chan *ask, 1), watched: make(chan struct{}, 1), done: make(chan struct{}),
 		senders: make(map[zone.Node]*sender), seeded: make(map[zone.Node]*seedHold), version: o.Term.Version,
 	}
 	l.keeper = newKeeper(time.Now(), o.Self, o.Term, o.Limits, o.Members(), o.Log)

@@ -43,8 +43,8 @@ func attributed(key, value string) metric.MeasurementOption {
 // leaderMetrics is what a master measures. The series grow with the members of the
 // group, of which there are few.
 type leaderMetrics struct {
-	bytes, seeds, refusals, changes, faults, requests metric.Int64Counter
-	registration                                      metric.Registration
+	bytes, seeds, broken, refusals, changes, faults, requests metric.Int64Counter
+	registration                                              metric.Registration
 }
 
 func newLeaderMetrics(meter metric.Meter, l *Leader) (*leaderMetrics, error) {
@@ -52,6 +52,7 @@ func newLeaderMetrics(meter metric.Meter, l *Leader) (*leaderMetrics, error) {
 	m := &leaderMetrics{
 		bytes:    ms.counter("mqrouter.ship.sent", "By", "Bytes of the log sent to replicas."),
 		seeds:    ms.counter("mqrouter.ship.seeds", "{snapshot}", "Snapshots sent to replicas that could not go on from their own log."),
+		broken:   ms.counter("mqrouter.ship.seeds.broken", "{snapshot}", "Snapshots that replicas did not get whole, or could not be opened for them."),
 		refusals: ms.counter("mqrouter.ship.refused", "{session}", "Replicas' sessions refused, by code. Diverged must stay 0."),
 		changes:  ms.counter("mqrouter.ship.phases", "{change}", "Replicas' steps to a phase, by phase."),
 		faults:   ms.counter("mqrouter.ship.faults", "{change}", "Replicas' steps back, by what was wrong."),
@@ -61,6 +62,7 @@ func newLeaderMetrics(meter metric.Meter, l *Leader) (*leaderMetrics, error) {
 	for _, f := range faults() { // the first fault is an increase, not a new series
 		m.faults.Add(ctx, 0, attributed("fault", f.String()))
 	}
+	m.broken.Add(ctx, 0)
 	m.refusals.Add(ctx, 0, attributed("code", wire.CodeDiverged.String()))
 	inSync := ms.gauge("mqrouter.ship.in_sync", "{node}", "Copies that an acknowledgement has, the master's included.")
 	behind := ms.gauge("mqrouter.ship.behind", "By", "Bytes of the master's log that are not durable at a replica.")
@@ -84,6 +86,8 @@ func newLeaderMetrics(meter metric.Meter, l *Leader) (*leaderMetrics, error) {
 func (m *leaderMetrics) shipped(n int) { m.bytes.Add(context.Background(), int64(n)) }
 
 func (m *leaderMetrics) seeded() { m.seeds.Add(context.Background(), 1) }
+
+func (m *leaderMetrics) seedBroke() { m.broken.Add(context.Background(), 1) }
 
 func (m *leaderMetrics) refused(code wire.Code) {
 	m.refusals.Add(context.Background(), 1, attributed("code", code.String()))

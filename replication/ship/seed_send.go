@@ -44,18 +44,38 @@ func (l *Leader) seed(ctx context.Context, node zone.Node, stream wire.Stream) e
 	defer cancel(nil)
 	hold := &seedHold{begin: nothing, cancel: cancel, ended: make(chan struct{})}
 	defer close(hold.ended)
-	var size int64
+	var g given
 	err := l.take(ctx, node, hold)
 	if err == nil {
-		size, err = l.give(ctx, node, stream, hold)
+		g, err = l.give(ctx, node, stream, hold)
 	}
 	l.mu.Lock()
-	hold.until = time.Now().Add(l.o.Limits.grace(size))
+	hold.until = time.Now().Add(l.o.Limits.grace(g.size))
 	l.mu.Unlock()
 	if cause := context.Cause(ctx); errors.Is(cause, errSuperseded) {
 		return cause
 	}
+	if ctx.Err() == nil && !errors.Is(err, ErrOver) {
+		l.tellGiven(node, g, err)
+	}
 	return err
+}
+
+// given is what a replica got of a snapshot; bytes.
+type given struct{ size, sent int64 }
+
+// tellGiven logs how a session ended in which a replica was given a snapshot. A replica
+// that has got all of it ends the session when it has made a store of it, or has failed
+// to: its own log says which, and it comes again.
+func (l *Leader) tellGiven(node zone.Node, g given, err error) {
+	if g.sent == g.size && g.size > 0 && !errors.Is(err, errStalled) {
+		l.o.Logger.Info("replica has got the whole snapshot", "peer", string(node), "bytes", g.size)
+		return
+	}
+	l.metrics.seedBroke()
+	if missed, ok := l.broken.Allow(time.Now()); ok {
+		l.o.Logger.Warn("replica did not get the snapshot; it asks again", "peer", string(node), "sent", g.sent, "bytes", g.size, "err", err, "suppressed", missed)
+	}
 }
 
 // take makes hold the node's, once a session that the node had before has ended.
@@ -84,11 +104,11 @@ func (h *seedHold) end(ctx context.Context) error {
 	}
 }
 
-// give opens the snapshot and sends it. It returns the bytes of its files.
-func (l *Leader) give(ctx context.Context, node zone.Node, stream wire.Stream, hold *seedHold) (size int64, err error) {
+// give opens the snapshot and sends it.
+func (l *Leader) give(ctx context.Context, node zone.Node, stream wire.Stream, hold *seedHold) (g given, err error) {
 	snap, err := l.open(ctx, stream)
 	if err != nil {
-		return 0, fmt.Errorf("ship: no snapshot for %s: %w", node, err)
+		return g, fmt.Errorf("ship: no snapshot for %s: %w", node, err)
 	}
 	defer func() { _ = snap.Close() }() // it was only read
 	begin := l.o.Log.Begin()
@@ -105,15 +125,17 @@ func (l *Leader) give(ctx context.Context, node zone.Node, stream wire.Stream, h
 	}
 	for i, f := range files {
 		x.Files[i] = wire.SeedFile{Name: f.Name, Size: uint64(f.Size)}
-		size += f.Size
+		g.size += f.Size
 	}
-	l.o.Logger.Info("replica is given a snapshot", "peer", string(node), "begin", begin, "files", len(files), "bytes", size)
+	l.o.Logger.Info("replica is given a snapshot", "peer", string(node), "begin", begin, "files", len(files), "bytes", g.size)
 	l.metrics.seeded()
 	if err := stream.Send(ctx, wire.Frame{Type: wire.TypeSeed, Payload: x.Append(nil)}); err != nil {
-		return size, err
+		return g, err
 	}
 	s := &seeder{l: l, stream: stream, snap: snap, wake: make(chan struct{}, 1)}
-	return size, s.run(ctx, files, l.o.Limits.grace(size))
+	err = s.run(ctx, files, l.o.Limits.grace(g.size))
+	g.sent = int64(s.bytes)
+	return g, err
 }
 
 // open opens the snapshot, and tells the replica meanwhile that it is heard: a large
