@@ -10,20 +10,6 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// CheckSupported lists what the topology asks of this broker group that this
-// build does not do, a sentence each. A topology with an entry is refused.
-// Message kinds other than normal are no entry: their topics may be declared,
-// and sends to them are refused.
-func CheckSupported(t *zone.Topology, me *zone.GroupInfo) []string {
-	var list []string
-	if me != nil && len(me.Nodes) > 1 {
-		if x := me.Zone.City.Coordinator; x != nil && x.Driver != zone.CoordinatorRaft {
-			list = append(list, fmt.Sprintf("broker group %s has %d nodes, and the coordinator of its city is %s; raft is supported", me.Name, len(me.Nodes), x.Driver))
-		}
-	}
-	return list
-}
-
 // checkTopology returns the topology prepared, or why this broker cannot run
 // under it.
 func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
@@ -31,7 +17,7 @@ func (b *Broker) checkTopology(t *zone.Topology) (*view, error) {
 	if v == nil {
 		return nil, &Error{Op: "topology", Kind: KindInvalid, Text: fmt.Sprintf("epoch %s does not have broker group %s", t.Epoch, b.self)}
 	}
-	list := CheckSupported(t, v.group)
+	var list []string
 	if n := len(v.group.Nodes); n > 1 && b.member == nil {
 		list = append(list, fmt.Sprintf("broker group %s has %d nodes, and this broker was started as its only one; start it again", b.self, n))
 	}

@@ -39,6 +39,7 @@ const (
 	minLease     = 500 * time.Millisecond
 	maxLease     = 30 * time.Second
 	defaultLease = 1500 * time.Millisecond
+	consulLease  = 2 * time.Second // its default with Consul, whose renewals pass its disks
 )
 
 // prefixName is what a prefix in Consul's KV obeys.
@@ -57,6 +58,7 @@ type draftCoordinator struct {
 	nodes    []*draftNode
 	nodesAt  place // zero when the file does not say it
 	prefixAt place // zero when the file does not say it
+	leaseAt  place // zero when the file does not say it
 }
 
 // readCoordinator reads {driver, voters, nodes, lease, prefix}.
@@ -70,7 +72,10 @@ func (d *draft) readCoordinator(v value, c *draftCity) {
 			x.nodesAt = v.at()
 			d.list(v, "nodes", func(v value) { x.nodes = append(x.nodes, d.readNode(v, RoleCoordinator)) })
 		}},
-		{"lease", false, func(v value) { d.duration(v, "lease", minLease, maxLease, &x.info.Lease) }},
+		{"lease", false, func(v value) {
+			x.leaseAt = v.at()
+			d.duration(v, "lease", minLease, maxLease, &x.info.Lease)
+		}},
 		{"prefix", false, func(v value) {
 			x.prefixAt = v.at()
 			x.info.Prefix = d.name(v, "a coordinator's prefix", prefixName)
@@ -89,6 +94,9 @@ func (d *draft) linkCoordinators() {
 		x.info.Voters = each(d, x.voters, "node", d.topo.index.nodes)
 		if x.info.Driver == CoordinatorConsul && x.prefixAt.line == 0 {
 			x.info.Prefix = "mqrouter/" + d.topo.Deployment + "/" + string(c.info.Name)
+		}
+		if x.info.Driver == CoordinatorConsul && x.leaseAt.line == 0 {
+			x.info.Lease = consulLease
 		}
 	}
 }

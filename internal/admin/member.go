@@ -30,6 +30,14 @@ type Member struct {
 	// While the coordinator does not answer: since when, and why.
 	Unheard        time.Time `json:"unheard,omitzero"`
 	CoordinatorErr string    `json:"coordinator_error,omitempty"`
+
+	// Of a member whose coordinator is Consul, which has no node to tell of it: why nobody
+	// is master, whether the term that was in force is gone from Consul, what the last
+	// forced fail-over gave up, and up to where the log is known to have been committed.
+	Waiting  string     `json:"waiting,omitempty"`
+	TermGone bool       `json:"term_gone,omitempty"`
+	Lost     *GroupLoss `json:"lost,omitempty"`
+	Known    uint64     `json:"known,omitempty"`
 }
 
 // Replica is one as its master sees it.

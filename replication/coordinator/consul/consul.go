@@ -41,6 +41,9 @@ type Options struct {
 	Group  func(zone.Group) (coordinator.Group, bool)
 	Groups func() []zone.Group
 	Timing coordinator.Timing // zero fields are DefaultTiming's
+	// Memory keeps the newest term of each group over restarts; nil: nothing does, and
+	// only processes that run know what Consul has forgotten.
+	Memory Memory
 	// Lineage returns a random number that is not 0.
 	Lineage func() record.LineageID
 	// Now is a monotonic clock, Wall the wall clock for reports; nil = time.Now.
@@ -55,11 +58,15 @@ func (o *Options) standingEvery() time.Duration { return 4 * o.Timing.Renew }
 type Coordinator struct {
 	o Options
 
-	turn atomic.Uint64 // of what was written last; begins anywhere
+	turn   atomic.Uint64 // of what was written last; begins anywhere
+	saving chan struct{} // capacity 1: held while a term is saved
 
 	mu        sync.Mutex
-	observers map[zone.Group]*observer // guarded by mu
-	told      map[zone.Group]told      // guarded by mu
+	observers map[zone.Group]*observer        // guarded by mu, as are all below
+	told      map[zone.Group]told             // what this member said last
+	granted   map[zone.Group]grant            // the last lease of this node
+	terms     map[zone.Group]coordinator.Term // the newest that was learned, and is in the memory
+	forgets   bool                            // the memory could not be written
 }
 
 // told is what this member said last.
@@ -68,9 +75,17 @@ type told struct {
 	standing coordinator.Standing
 }
 
+// grant is a lease that this node has.
+type grant struct {
+	epoch uint64
+	until time.Time // counted from before it was asked for
+	noted time.Time // when the term was last told what is committed, or the epoch led first
+}
+
 var _ coordinator.Coordinator = (*Coordinator)(nil)
 
-// New returns a coordinator; Run makes it take part in elections.
+// New returns a coordinator, which knows what is in its memory; Run makes it take part
+// in elections.
 func New(o Options) (*Coordinator, error) {
 	if o.Client == nil || o.Prefix == "" || o.Self == "" || o.Group == nil || o.Groups == nil || o.Lineage == nil {
 		return nil, errors.New("coordinator/consul: a required option is missing")
@@ -93,8 +108,14 @@ func New(o Options) (*Coordinator, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	c := &Coordinator{o: o, observers: map[zone.Group]*observer{}, told: map[zone.Group]told{}}
+	c := &Coordinator{o: o, saving: make(chan struct{}, 1), observers: map[zone.Group]*observer{}, told: map[zone.Group]told{},
+		granted: map[zone.Group]grant{}, terms: map[zone.Group]coordinator.Term{}}
 	c.turn.Store(uint64(o.Lineage())) // random: not where the process before began
+	for _, g := range o.Groups() {
+		if err := c.recall(g); err != nil {
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
@@ -170,11 +191,15 @@ func (c *Coordinator) Renew(ctx context.Context, group zone.Group, st coordinato
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	for {
+		asked := c.o.Now()
 		s, err := c.list(ctx, group)
 		if err != nil {
 			return coordinator.Term{}, none, unknown("renew", group, err)
 		}
-		next, l, err := c.renew(ctx, s, st)
+		next, l, err := c.renew(ctx, s, st, asked)
+		if err == nil {
+			err = c.learn(next)
+		}
 		switch {
 		case err == nil:
 			return next, l, nil
@@ -184,45 +209,94 @@ func (c *Coordinator) Renew(ctx context.Context, group zone.Group, st coordinato
 	}
 }
 
-// renew writes what the standing makes due, if the state is as it was read.
-func (c *Coordinator) renew(ctx context.Context, s state, st coordinator.Standing) (coordinator.Term, coordinator.Lease, error) {
+// renew writes what the standing makes due, if the state is as it was read after asked.
+func (c *Coordinator) renew(ctx context.Context, s state, st coordinator.Standing, asked time.Time) (coordinator.Term, coordinator.Lease, error) {
+	none := coordinator.Lease{}
 	t, group := s.term, s.term.Group
-	if err := c.tell(ctx, group, st, t.Master == ""); err != nil {
-		return t, coordinator.Lease{}, err
+	mine := c.known(group)
+	if err := c.tell(ctx, group, st, t.Master == "" || mine.Newer(t)); err != nil {
+		return t, none, err
 	}
-	if st.Node != t.Master {
-		return t, coordinator.Lease{}, nil
+	if mine.Newer(t) {
+		return c.putBack(ctx, s, mine, st, asked)
 	}
+	leads := st.Leads == t.Epoch
 	switch {
-	case st.Leads == t.Epoch && t.Incarnation == 0 && st.Incarnation != 0:
+	case st.Node != t.Master:
+		return t, none, nil
+	case t.Incarnation != 0 && st.Incarnation != t.Incarnation:
+		// The master's disk was emptied or exchanged: what it led with is gone. The lease
+		// runs out, in case that this is a second node of the same name.
+		return t, none, nil
+	case leads && t.Incarnation == 0 && st.Incarnation != 0:
 		if err := c.putTerm(ctx, s, t.Named(st.Incarnation)); err != nil {
-			return t, coordinator.Lease{}, err
+			return t, none, err
 		}
-		return t, coordinator.Lease{}, errChanged // and the lease with the term as it is now
-	case st.Leads == t.Epoch && st.Majority && !t.Majority:
-		if err := c.putTerm(ctx, s, t.Marked(true, 0, s.known())); err != nil {
-			return t, coordinator.Lease{}, err
+		return t, none, errChanged // and the lease with the term as it is now
+	case leads && c.marks(s, st):
+		if err := c.putTerm(ctx, s, t.Marked(st.Majority, c.o.Timing.Lease, max(s.known(), st.Committed))); err != nil {
+			return t, none, err
 		}
-		return t, coordinator.Lease{}, errChanged // likewise
-	case st.Leads == t.Epoch:
-		op, err := set(c.key(group, "lease"), lease{Turn: c.turn.Add(1), Epoch: t.Epoch, Node: st.Node, Committed: st.Committed, Lease: c.o.Timing.Lease})
+		c.note(group, t.Epoch)
+		return t, none, errChanged // likewise
+	case leads:
+		op, err := c.leaseOf(t, st)
 		if err == nil {
 			err = c.commit(ctx, asRead(c.key(group, "term"), s.termIndex), op)
 		}
 		if err != nil {
-			return t, coordinator.Lease{}, err
+			return t, none, err
 		}
-		return t, coordinator.Lease{Epoch: t.Epoch, Duration: c.o.Timing.Lease}, nil
+		return t, c.grant(t, asked), nil
 	case st.Leads == 0 && st.Epoch >= t.Epoch:
 		// It led the epoch and does not any more: it was started again or stepped down.
 		next := t.Vacated().Noted(max(s.known(), st.Committed))
-		if err := c.putTerm(ctx, s, next, c.noLease(group)); err != nil {
-			return t, coordinator.Lease{}, err
+		if err := c.putTermWith(ctx, s, next, c.returned); err != nil {
+			return t, none, err
 		}
 		c.report(next)
-		return next, coordinator.Lease{}, nil
+		return next, none, nil
 	}
-	return t, coordinator.Lease{}, nil
+	return t, none, nil
+}
+
+// leaseOf is the operation that renews the lease of the term's master.
+func (c *Coordinator) leaseOf(t coordinator.Term, st coordinator.Standing) (*api.KVTxnOp, error) {
+	return set(c.key(t.Group, "lease"), lease{Turn: c.turn.Add(1), Epoch: t.Epoch, Node: st.Node, Committed: st.Committed, Lease: c.o.Timing.Lease})
+}
+
+// marks says whether the term of this node, its master, has to be marked before the next
+// lease: a lease must not be longer than the term says.
+func (c *Coordinator) marks(s state, st coordinator.Standing) bool {
+	t := s.term
+	c.mu.Lock()
+	g := c.granted[t.Group]
+	c.mu.Unlock()
+	return st.Majority && !t.Majority || t.Leased < c.o.Timing.Lease ||
+		g.epoch == t.Epoch && max(s.known(), st.Committed) > t.Committed && c.o.Now().Sub(g.noted) >= coordinator.NoteEvery
+}
+
+// note remembers that the term was just told what is committed.
+func (c *Coordinator) note(group zone.Group, epoch uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if g := c.granted[group]; g.epoch == epoch {
+		g.noted = c.o.Now()
+		c.granted[group] = g
+	}
+}
+
+// grant returns the lease that was written for this node, and remembers it.
+func (c *Coordinator) grant(t coordinator.Term, asked time.Time) coordinator.Lease {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g := c.granted[t.Group]
+	if g.epoch != t.Epoch {
+		g = grant{epoch: t.Epoch, noted: c.o.Now()}
+	}
+	g.until = asked.Add(c.o.Timing.Lease)
+	c.granted[t.Group] = g
+	return coordinator.Lease{Epoch: t.Epoch, Duration: c.o.Timing.Lease}
 }
 
 // tell writes the standing when it is time, or when it counts.
@@ -234,7 +308,7 @@ func (c *Coordinator) tell(ctx context.Context, group zone.Group, st coordinator
 	if !urgent && last.standing.Fit == st.Fit && last.standing.Node != "" && now.Sub(last.at) < c.o.standingEvery() {
 		return nil
 	}
-	op, err := set(c.key(group, "standing", string(st.Node)), saying{Turn: c.turn.Add(1), Standing: st})
+	op, err := set(c.key(group, "standing", string(st.Node)), saying{Turn: c.turn.Add(1), Standing: st, Remembers: markOf(c.known(group))})
 	if err == nil {
 		err = c.commit(ctx, op)
 	}
@@ -255,7 +329,9 @@ func (c *Coordinator) Watch(ctx context.Context, group zone.Group, after uint64)
 	index := uint64(0)
 	for {
 		q := &api.QueryOptions{WaitIndex: index, WaitTime: max(end.Sub(c.o.Now()), time.Millisecond)}
-		p, meta, err := c.o.Client.KV().Get(c.key(group, "term"), q.WithContext(ctx))
+		asking, cancel := context.WithTimeout(ctx, q.WaitTime+callTime) // an agent that hangs is not waited for
+		p, meta, err := c.o.Client.KV().Get(c.key(group, "term"), q.WithContext(asking))
+		cancel()
 		if err != nil {
 			return coordinator.Term{}, unknown("watch", group, err)
 		}
@@ -268,6 +344,9 @@ func (c *Coordinator) Watch(ctx context.Context, group zone.Group, after uint64)
 			return coordinator.Term{}, unknown("watch", group, err)
 		}
 		if s.term.Version != after || !c.o.Now().Before(end) {
+			if err := c.learn(s.term); err != nil {
+				return coordinator.Term{}, unknown("watch", group, err)
+			}
 			return s.term, nil
 		}
 		if index = meta.LastIndex; index < q.WaitIndex {
@@ -276,9 +355,9 @@ func (c *Coordinator) Watch(ctx context.Context, group zone.Group, after uint64)
 	}
 }
 
-// change reads the term, has f make the next one, and writes it; again when it changed
-// meanwhile.
-func (c *Coordinator) change(ctx context.Context, op string, group zone.Group, f func(state) (coordinator.Term, []*api.KVTxnOp, error)) (coordinator.Term, error) {
+// change reads the term, has f make the next one, and writes it with the operations that
+// with returns; again when it changed meanwhile. with may be nil.
+func (c *Coordinator) change(ctx context.Context, op string, group zone.Group, f func(state) (coordinator.Term, error), with extra) (coordinator.Term, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	for {
@@ -286,11 +365,14 @@ func (c *Coordinator) change(ctx context.Context, op string, group zone.Group, f
 		if err != nil {
 			return coordinator.Term{}, unknown(op, group, err)
 		}
-		next, ops, err := f(s)
+		next, err := f(s)
 		if err != nil {
 			return coordinator.Term{}, err
 		}
-		switch err := c.putTerm(ctx, s, next, ops...); {
+		if err = c.putTermWith(ctx, s, next, with); err == nil {
+			err = c.learn(next)
+		}
+		switch {
 		case err == nil:
 			return next, nil
 		case !errors.Is(err, errChanged) || ctx.Err() != nil:
@@ -305,13 +387,16 @@ func (c *Coordinator) ChangeSet(ctx context.Context, group zone.Group, epoch, ve
 	if err != nil {
 		return coordinator.Term{}, err
 	}
-	return c.change(ctx, "change set", group, func(s state) (coordinator.Term, []*api.KVTxnOp, error) {
-		if s.term.Master != c.o.Self {
-			return s.term, nil, fail("change set", group, coordinator.KindStaleEpoch, "the master is %q, not %s", s.term.Master, c.o.Self)
+	return c.change(ctx, "change set", group, func(s state) (coordinator.Term, error) {
+		switch mine := c.known(group); {
+		case mine.Newer(s.term):
+			return s.term, fail("change set", group, coordinator.KindNoQuorum, "%s", setBack(s.term, markOf(mine), c.o.Self))
+		case s.term.Master != c.o.Self:
+			return s.term, fail("change set", group, coordinator.KindStaleEpoch, "the master is %q, not %s", s.term.Master, c.o.Self)
 		}
 		next, err := s.term.Changed(g, epoch, version, inSync, proposed)
-		return next.Noted(s.known()), nil, err
-	})
+		return next.Noted(s.known()), err
+	}, nil)
 }
 
 // Resign implements coordinator.Coordinator.
@@ -320,95 +405,28 @@ func (c *Coordinator) Resign(ctx context.Context, group zone.Group, epoch uint64
 	if err != nil {
 		return coordinator.Term{}, err
 	}
-	next, err := c.change(ctx, "resign", group, func(s state) (coordinator.Term, []*api.KVTxnOp, error) {
-		t, ops := s.term, []*api.KVTxnOp{c.noLease(group)}
+	next, err := c.change(ctx, "resign", group, func(s state) (coordinator.Term, error) {
+		t := s.term
 		o := c.observer(group)
-		switch {
+		switch mine := c.known(group); {
+		case mine.Newer(t):
+			return t, fail("resign", group, coordinator.KindNoQuorum, "%s", setBack(t, markOf(mine), c.o.Self))
 		case epoch != t.Epoch || t.Master != c.o.Self:
-			return t, nil, fail("resign", group, coordinator.KindStaleEpoch, "the epoch is %d, of %q", t.Epoch, t.Master)
+			return t, fail("resign", group, coordinator.KindStaleEpoch, "the epoch is %d, of %q", t.Epoch, t.Master)
 		case to == "":
-			return s.vacated(), ops, nil
+			return s.vacated(), nil
 		case o == nil:
-			return t, nil, fail("resign", group, coordinator.KindNoQuorum, "this node does not follow the group yet")
+			return t, fail("resign", group, coordinator.KindNoQuorum, "this node does not follow the group yet")
 		}
 		if why := o.electable(g, t, to, c.o.Now()); why != "" {
-			return t, nil, fail("resign", group, coordinator.KindNoCandidate, "%s", why)
+			return t, fail("resign", group, coordinator.KindNoCandidate, "%s", why)
 		}
-		return t.Passed(to, c.o.Lineage(), c.o.Timing.Lease).Noted(s.known()), ops, nil
-	})
+		return t.Passed(to, c.o.Lineage(), c.o.Timing.Lease).Noted(s.known()), nil
+	}, c.returned)
 	if err == nil {
 		c.report(next)
 	}
 	return next, err
-}
-
-// Failover implements coordinator.Coordinator. It has to be called at a member of the
-// group.
-func (c *Coordinator) Failover(ctx context.Context, group zone.Group, by coordinator.Order) (coordinator.Term, error) {
-	to := by.To
-	g, err := c.find("failover", group)
-	if err != nil {
-		return coordinator.Term{}, err
-	}
-	o := c.observer(group)
-	if o == nil {
-		return coordinator.Term{}, fail("failover", group, coordinator.KindRefused, "%s is no member of the group, or has just started: ask a member", c.o.Self)
-	}
-	ctx, cancel := context.WithTimeout(ctx, orderTime)
-	defer cancel()
-	vacant, err := c.change(ctx, "failover", group, func(s state) (coordinator.Term, []*api.KVTxnOp, error) {
-		if err := o.mayOrder(g, s, by, c.o.Now()); err != nil {
-			return s.term, nil, err
-		}
-		next := s.vacated()
-		op, err := set(c.key(group, "order"), order{Version: next.Version, Order: by})
-		return next, []*api.KVTxnOp{op}, err
-	})
-	if err != nil {
-		return coordinator.Term{}, err
-	}
-	c.o.Logger.Warn("fail-over ordered", "group", string(group), "to", string(to), "allow_loss", by.AllowLoss, "by", by.By, "reason", by.Reason)
-	for t := vacant; ; {
-		if t, err = c.Watch(ctx, group, t.Version); err != nil {
-			o.mu.Lock()
-			defer o.mu.Unlock()
-			return coordinator.Term{}, fail("failover", group, coordinator.KindNoQuorum, "%s", o.waiting)
-		}
-		switch {
-		case t.Epoch > vacant.Epoch && t.Master == to:
-			return t, nil
-		case t.Epoch > vacant.Epoch:
-			return coordinator.Term{}, fail("failover", group, coordinator.KindNoCandidate, "%s could not take over without loss; the master is %s", to, t.Master)
-		}
-	}
-}
-
-// mayOrder says whether the operator's order can be carried out, as far as that is
-// known before the master is asked to stop.
-func (o *observer) mayOrder(g coordinator.Group, s state, by coordinator.Order, now time.Time) error {
-	to, allowLoss := by.To, by.AllowLoss
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	safe := slices.Contains(s.term.InSync, to) && s.standings[to].Fit
-	alive := s.term.Master != "" && s.leaseIndex != 0 && now.Before(o.leased.Add(max(o.c.o.Timing.Lease, s.lease.Lease)))
-	no := func(k coordinator.Kind, format string, args ...any) error {
-		return fail("failover", o.group, k, format, args...)
-	}
-	switch why := by.Check(); {
-	case why != "":
-		return no(coordinator.KindRefused, "%s", why)
-	case !slices.Contains(g.Members, to):
-		return no(coordinator.KindNotFound, "%s is not a node of the group", to)
-	case to == s.term.Master:
-		return no(coordinator.KindRefused, "%s is the master", to)
-	case !o.fresh(to, now):
-		return no(coordinator.KindNoCandidate, "%s does not answer", to)
-	case allowLoss && alive && !safe:
-		return no(coordinator.KindRefused, "the master %s answers; nothing needs to be lost while it does", s.term.Master)
-	case !allowLoss && !safe && s.term.Epoch != 0:
-		return no(coordinator.KindNoCandidate, "%s is not in sync, or not fit; in sync are %v", to, s.term.InSync)
-	}
-	return nil
 }
 
 // Terms implements coordinator.Coordinator.
@@ -437,18 +455,21 @@ func (c *Coordinator) Terms(ctx context.Context) ([]coordinator.Term, error) {
 	return all, nil
 }
 
-// Waiting says why the group has no master; "" = it has one, or nothing is known.
-func (c *Coordinator) Waiting(g zone.Group) string {
+// Waiting says why the group has no master, or that its term is gone, for people; "" = it
+// has one, or nothing is known. gone says that Consul has lost a term that was in force.
+func (c *Coordinator) Waiting(g zone.Group) (why string, gone bool) {
 	o := c.observer(g)
 	if o == nil {
-		return ""
+		return "", false
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.state.term.Master != "" {
-		return ""
+	// A state that is read a moment later than it was written is no store that was set back.
+	gone = !o.behind.IsZero() && c.o.Now().Sub(o.behind) > 2*c.o.Timing.Renew
+	if o.state.term.Master != "" && !gone {
+		return "", false
 	}
-	return o.waiting
+	return o.waiting, gone
 }
 
 // report logs a decision that is in force and was made here.

@@ -28,6 +28,8 @@ type lease struct {
 	// Lease is how long it was granted for: observers may have other times. In
 	// nanoseconds; 0 = as long as the reader's own.
 	Lease time.Duration `json:"lease_ns"`
+	// Returned says that the master has given it back, and answers for Epoch no more.
+	Returned bool `json:"returned,omitempty"`
 }
 
 // order is the value of an operator's fail-over. It counts for one election only.
@@ -51,11 +53,13 @@ type state struct {
 type saying struct {
 	Turn uint64 `json:"turn"`
 	coordinator.Standing
+	Remembers mark `json:"remembers"` // the newest term that the node ever knew
 }
 
 type entry struct {
 	coordinator.Standing
-	index uint64
+	remembers mark
+	index     uint64
 }
 
 func (c *Coordinator) key(g zone.Group, parts ...string) string {
@@ -89,7 +93,7 @@ func (c *Coordinator) read(g zone.Group, pairs api.KVPairs) (state, error) {
 		case strings.HasPrefix(name, "standing/"):
 			var x saying
 			if take(p, &x) && string(x.Node) == strings.TrimPrefix(name, "standing/") {
-				s.standings[x.Node] = entry{Standing: x.Standing, index: p.ModifyIndex}
+				s.standings[x.Node] = entry{Standing: x.Standing, remembers: x.Remembers, index: p.ModifyIndex}
 			}
 		}
 	}
@@ -177,7 +181,23 @@ func (c *Coordinator) putTerm(ctx context.Context, s state, next coordinator.Ter
 	return c.commit(ctx, append(others, op)...)
 }
 
-// noLease is the operation that removes the lease.
-func (c *Coordinator) noLease(g zone.Group) *api.KVTxnOp {
-	return &api.KVTxnOp{Verb: api.KVDelete, Key: c.key(g, "lease")}
+// extra returns one more operation for the change of a state's term to the next.
+type extra func(s state, next coordinator.Term) (*api.KVTxnOp, error)
+
+// putTermWith is putTerm with the operation that with returns; nil: without.
+func (c *Coordinator) putTermWith(ctx context.Context, s state, next coordinator.Term, with extra) error {
+	if with == nil {
+		return c.putTerm(ctx, s, next)
+	}
+	op, err := with(s, next)
+	if err != nil {
+		return err
+	}
+	return c.putTerm(ctx, s, next, op)
+}
+
+// returned is the operation by which the master of a state's term gives its lease back.
+// That is written: a key that is not there says nothing.
+func (c *Coordinator) returned(s state, next coordinator.Term) (*api.KVTxnOp, error) {
+	return set(c.key(next.Group, "lease"), lease{Turn: c.turn.Add(1), Epoch: s.term.Epoch, Node: s.term.Master, Committed: max(s.known(), next.Committed), Returned: true})
 }

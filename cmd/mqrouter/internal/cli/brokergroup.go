@@ -72,7 +72,7 @@ func printBrokerGroups(w io.Writer, groups []*brokerGroup) {
 func (v *brokerGroup) note() string {
 	var notes []string
 	if !v.Led {
-		notes = append(notes, "no voter says that it leads the coordinator")
+		notes = append(notes, v.notLed())
 	}
 	switch {
 	case v.Master == "":

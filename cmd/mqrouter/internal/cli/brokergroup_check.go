@@ -122,9 +122,11 @@ func printCheck(w io.Writer, out *checkOutput) {
 func (v *brokerGroup) against(t *zone.Topology, p safety) (against, notes []string) {
 	no := func(format string, args ...any) { against = append(against, fmt.Sprintf(format, args...)) }
 	if !v.Led {
-		no("no voter says that it leads the coordinator of city %s: nobody would be elected", v.City)
+		no("%s: nobody would be elected", v.notLed())
 	}
 	switch {
+	case v.TermGone:
+		no("%s", v.Waiting)
 	case v.Master == "":
 		no("the group has no master%s", strings.TrimSuffix(": "+v.Waiting, ": "))
 	case !v.Serves:

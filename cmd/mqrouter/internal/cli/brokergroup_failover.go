@@ -146,12 +146,16 @@ func (v *brokerGroup) planFailover(to string, allowLoss bool) (*failoverPlan, er
 		return nil, fmt.Errorf("no node of broker group %s answers that could take over", v.Group)
 	}
 	p.To = p.target.Node
-	if v.safe(p.target) || v.Epoch == 0 {
+	switch {
+	case v.TermGone && !allowLoss:
+		return p, nil // who was in sync nobody knows: the election says whether it can be without loss
+	case !v.TermGone && (v.safe(p.target) || v.Epoch == 0):
 		return p, nil
 	}
 	p.Loss = &plannedLoss{From: p.target.Synced, Known: v.Known, Bytes: v.Known - min(v.Known, p.target.Synced)}
 	others := slices.DeleteFunc(slices.Clone(v.Nodes), func(n *groupNode) bool { return !v.safe(n) || n.Node == v.Master && !v.Serves })
 	switch {
+	case v.TermGone:
 	case v.Serves:
 		p.Refused = fmt.Sprintf("%s is not in sync, and the master %s answers: nothing needs to be lost", p.To, v.Master)
 	case len(others) > 0:

@@ -24,11 +24,12 @@ type brokerGroup struct {
 	InSync   []string         `json:"in_sync"`
 	Proposed []string         `json:"proposed,omitempty"` // the set that it is being changed to
 	Nodes    []*groupNode     `json:"nodes"`
-	Short    []shortTopic     `json:"short,omitempty"`   // topics that are refused for want of copies
-	Waiting  string           `json:"waiting,omitempty"` // why the coordinator elects nobody
-	Lost     *admin.GroupLoss `json:"lost,omitempty"`    // of the last forced fail-over
-	Known    uint64           `json:"known"`             // position up to which the log is known to have been committed
-	Led      bool             `json:"led"`               // the coordinator answers and decides, as far as can be asked
+	Short    []shortTopic     `json:"short,omitempty"`     // topics that are refused for want of copies
+	Waiting  string           `json:"waiting,omitempty"`   // why the coordinator elects nobody
+	Lost     *admin.GroupLoss `json:"lost,omitempty"`      // of the last forced fail-over
+	Known    uint64           `json:"known"`               // position up to which the log is known to have been committed
+	TermGone bool             `json:"term_gone,omitempty"` // Consul has lost the term that was in force
+	Led      bool             `json:"led"`                 // the coordinator answers and decides, as far as can be asked
 	Voters   []*voterRow      `json:"voters,omitempty"`
 
 	driver zone.CoordinatorDriver
@@ -112,6 +113,7 @@ func viewGroup(t *zone.Topology, g *zone.GroupInfo, all []admin.Status) *brokerG
 		row.member, row.Epoch, row.LogEpoch, row.Problem, row.SetAside = m, s.Topology.Epoch, m.LogEpoch, m.Problem, m.SetAside
 		row.Committed, row.Synced, row.End, row.State = m.Committed, m.Synced, m.End, m.Role
 		v.hear(m.Epoch, m.Master, m.InSync, m.Proposed)
+		v.hearOfConsul(m)
 		if m.Role == "master" && (master == nil || m.Epoch > master.Epoch) {
 			master = m
 		}
@@ -154,8 +156,7 @@ func (v *brokerGroup) hearCoordinator(byNode map[string]*admin.Status) {
 		return
 	}
 	if v.driver = c.Driver; v.driver == zone.CoordinatorConsul {
-		v.Led = true // Consul is not asked: the members say when it does not answer
-		return
+		return // Consul is not asked: the members say whether it answers, and what it says
 	}
 	for _, n := range c.Voters {
 		row := &voterRow{Node: string(n.Name)}
@@ -176,6 +177,31 @@ func (v *brokerGroup) hearCoordinator(byNode map[string]*admin.Status) {
 			}
 		}
 	}
+}
+
+// hearOfConsul takes what a member says of its coordinator when that is Consul: of the
+// members that reach it, since another may have been cut off from it for long.
+func (v *brokerGroup) hearOfConsul(m *admin.Member) {
+	if v.driver != zone.CoordinatorConsul {
+		return
+	}
+	v.Known = max(v.Known, m.Known)
+	if m.Lost != nil && (v.Lost == nil || m.Lost.Epoch > v.Lost.Epoch) {
+		v.Lost = m.Lost
+	}
+	v.TermGone = v.TermGone || m.TermGone
+	if m.CoordinatorErr == "" || m.TermGone {
+		v.Led = true
+		v.Waiting = cmp.Or(v.Waiting, m.Waiting)
+	}
+}
+
+// notLed says that nobody would be elected now.
+func (v *brokerGroup) notLed() string {
+	if v.driver == zone.CoordinatorConsul {
+		return "no node of the group reaches Consul"
+	}
+	return "no voter says that it leads the coordinator of city " + v.City
 }
 
 // judge says how a node stands to its group.

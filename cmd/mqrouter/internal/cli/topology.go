@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -58,8 +57,8 @@ func newTopologyValidate(e *env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "validate FILE",
 		Short: "Report every fault of a topology file, with line and column",
-		Long: `Report every fault of a topology file, with line and column, and what it asks
-for that this version does not do: nodes refuse such a file.`,
+		Long: `Report every fault of a topology file, with line and column, and note what is risky
+in it, or what this version does not do.`,
 		Args: exactArgs(1, "the topology file, or - for the standard input"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			t, err := e.readTopology(args[0])
@@ -82,19 +81,10 @@ for that this version does not do: nodes refuse such a file.`,
 	}
 }
 
-// validated says that a topology is valid, or that brokers refuse it anyway.
+// validated says that a topology is valid, and what is to be known of it.
 func (e *env) validated(path string, t *zone.Topology) error {
-	rows := []problemRow{}
-	for _, what := range unsupported(t) {
-		rows = append(rows, problemRow{File: path, What: what, Fix: "this version does not support it"})
-	}
-	if err := e.show(rows, func(w io.Writer) {
-		for _, r := range rows {
-			fmt.Fprintf(w, "%s: %s: %s\n", r.File, r.What, r.Fix)
-		}
-		if len(rows) == 0 {
-			fmt.Fprintf(w, "%s is valid: deployment %s, epoch %s, digest %x\n", path, t.Deployment, t.Epoch, t.Digest[:8])
-		}
+	return e.show([]problemRow{}, func(w io.Writer) {
+		fmt.Fprintf(w, "%s is valid: deployment %s, epoch %s, digest %x\n", path, t.Deployment, t.Epoch, t.Digest[:8])
 		for _, topic := range t.Topics {
 			if !broker.SupportsKind(topic.Kind) {
 				fmt.Fprintf(w, "note: topic %s is of kind %s: this version refuses publishes to it\n", topic.Name, topic.Kind)
@@ -103,28 +93,7 @@ func (e *env) validated(path string, t *zone.Topology) error {
 		for _, advice := range zone.Advice(t) {
 			fmt.Fprintf(w, "note: %s\n", advice)
 		}
-	}); err != nil {
-		return err
-	}
-	if len(rows) > 0 {
-		return fmt.Errorf("%s is well formed, but nodes of this version refuse it", path)
-	}
-	return nil
-}
-
-// unsupported lists what the brokers of this version refuse in a valid topology.
-func unsupported(t *zone.Topology) []string {
-	list := broker.CheckSupported(t, nil)
-	for _, z := range t.Zones() {
-		for _, g := range z.Groups {
-			for _, what := range broker.CheckSupported(t, g) {
-				if !slices.Contains(list, what) {
-					list = append(list, what)
-				}
-			}
-		}
-	}
-	return list
+	})
 }
 
 func newTopologyShow(e *env) *cobra.Command {

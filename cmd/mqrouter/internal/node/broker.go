@@ -70,6 +70,9 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		}
 	}
 	n.cfg.Limits.Set(&o.Limits)
+	if err := (city{n.base, n.source.Current}).noteAlone(ctx, o.FS); err != nil {
+		return err
+	}
 	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Wall: o.Wall, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
 		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf, LeaveGroup: n.cfg.LeaveGroup})
 	if err != nil {

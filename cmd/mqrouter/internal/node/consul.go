@@ -10,42 +10,92 @@ import (
 
 	"github.com/hashicorp/consul/api"
 
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/coordinator/consul"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// startConsul makes this node's place in a city whose coordinator is Consul. Its
-// address and token come from the configuration, else from the variables that
-// Consul's own tools read (CONSUL_HTTP_ADDR, CONSUL_HTTP_TOKEN, CONSUL_CACERT and so
-// on).
-func (c city) startConsul(ctx context.Context) (*consul.Coordinator, error) {
+// startConsul makes this node's place in a city whose coordinator is Consul, and takes
+// part in its group's elections.
+func (c city) startConsul(ctx context.Context, fsys disk.FS) (*consul.Coordinator, error) {
+	place, err := c.consul(ctx, fsys)
+	if err != nil {
+		return nil, err
+	}
+	c.run(ctx, "coordinator", place.Run)
+	return place, nil
+}
+
+// consul makes the way to the city's Consul. What the configuration leaves out comes from
+// the variables that Consul's own tools read (CONSUL_HTTP_ADDR, CONSUL_CACERT and so on).
+func (c city) consul(ctx context.Context, fsys disk.FS) (*consul.Coordinator, error) {
 	info := c.info()
 	if info == nil || info.Coordinator == nil || info.Coordinator.Driver != zone.CoordinatorConsul {
 		return nil, fmt.Errorf("the coordinator of city %s is not Consul", c.self.City.Name)
 	}
 	settings := api.DefaultConfig()
-	if c.cfg.Consul != "" {
-		settings.Address = c.cfg.Consul
+	for _, s := range []struct {
+		to   *string
+		from string
+	}{
+		{&settings.Address, c.cfg.Consul.Address}, {&settings.Datacenter, c.cfg.Consul.Datacenter},
+		{&settings.TokenFile, c.cfg.Consul.TokenFile}, {&settings.TLSConfig.Address, c.cfg.Consul.ServerName},
+		{&settings.TLSConfig.CAFile, c.cfg.Consul.CAFile}, {&settings.TLSConfig.CertFile, c.cfg.Consul.CertFile}, {&settings.TLSConfig.KeyFile, c.cfg.Consul.KeyFile},
+	} {
+		if s.from != "" {
+			*s.to = s.from
+		}
 	}
-	if c.cfg.ConsulToken != "" {
-		settings.Token = c.cfg.ConsulToken
+	tokenFile := settings.TokenFile
+	settings.TokenFile = "" // read here, again and again
+	if tokenFile != "" {
+		settings.Token = ""
 	}
 	client, err := api.NewClient(settings)
 	if err != nil {
 		return nil, fmt.Errorf("consul: %w", err)
 	}
+	if tokenFile != "" {
+		t := &consulToken{path: tokenFile, client: client, log: c.log}
+		if err := t.take(); err != nil {
+			return nil, fmt.Errorf("consul: %w", err)
+		}
+		c.run(ctx, "consul token", t.follow)
+	}
 	place, err := consul.New(consul.Options{
 		Client: client, Prefix: info.Coordinator.Prefix, Self: c.self.Name, Group: c.group, Groups: c.ownGroups,
 		Timing: scaled(consul.DefaultTiming(), info.Coordinator.Lease), Lineage: randomLineage, Logger: c.log,
+		Memory: termFile{fs: fsys, dir: c.cfg.DataDir},
 	})
 	if err != nil {
 		return nil, err
 	}
-	c.run(ctx, "coordinator", place.Run)
 	c.onStop("consul", func() error { settings.Transport.CloseIdleConnections(); return nil })
 	return place, nil
+}
+
+// noteAlone tells the term of this node's group that the topology has no other one,
+// before its log is opened and written without the others. Only a store that was a
+// member's waits for Consul: any other has nothing that a term could miss.
+func (c city) noteAlone(ctx context.Context, fsys disk.FS) error {
+	if info := c.info(); info == nil || info.Coordinator == nil || info.Coordinator.Driver != zone.CoordinatorConsul {
+		return nil
+	}
+	place, err := c.consul(ctx, fsys)
+	if err != nil {
+		return err
+	}
+	known, err := place.Alone(ctx, c.self.Group.Name)
+	switch {
+	case err == nil:
+		return nil
+	case known:
+		return fmt.Errorf("this store was a member's of a group with several nodes, and Consul has to know that it goes on alone: %w", err)
+	}
+	c.log.Warn("Consul was not told that this node is the only one of its group; that matters only if it was one of several before", "group", string(c.self.Group.Name), "err", err)
+	return nil
 }
 
 // ownGroups names the broker group of this node, if it has several nodes.

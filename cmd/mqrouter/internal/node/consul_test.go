@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -26,15 +27,15 @@ func TestConsulIsAskedWhereTheTopologySaysSo(t *testing.T) {
 	c := newCoordinated(t)
 	at := func(top *zone.Topology, name zone.Node) city {
 		log := slog.New(slog.DiscardHandler)
-		b := &base{stack: newStack(), log: log, self: top.FindNode(name), cfg: config.Node{Consul: "http://" + addr}}
+		b := &base{stack: newStack(), log: log, self: top.FindNode(name), cfg: config.Node{DataDir: "data", Consul: config.Consul{Address: "http://" + addr}}}
 		return city{b, func() *zone.Topology { return top }}
 	}
-	if _, err := at(c.top, "g-1").startConsul(t.Context()); err == nil || !strings.Contains(err.Error(), "not Consul") {
+	if _, err := at(c.top, "g-1").startConsul(t.Context(), disk.NewMem()); err == nil || !strings.Contains(err.Error(), "not Consul") {
 		t.Errorf("a place at Consul in a city with raft: %v", err)
 	}
 	top := parse(t, []byte(strings.Replace(withoutVoters(c.text), "driver: raft", "driver: consul", 1)))
 	member := at(top, "g-1")
-	place, err := member.startConsul(t.Context())
+	place, err := member.startConsul(t.Context(), disk.NewMem())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/gossip"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/coordinator/consul"
 	"github.com/mqrouter/mqrouter/replication/coordinator/raft"
 	"github.com/mqrouter/mqrouter/replication/masters"
 	"github.com/mqrouter/mqrouter/replication/peer"
@@ -27,7 +28,8 @@ type memberNode struct {
 	o       Options // with everything filled in
 	coord   coordinator.Coordinator
 	timing  coordinator.Timing
-	voter   *raft.Voter // nil unless this node votes
+	voter   *raft.Voter         // nil unless this node votes
+	consul  *consul.Coordinator // coord, where that is Consul; else nil
 	dialer  *peer.Dialer
 	masters *masters.Directory
 	door    *door
@@ -75,6 +77,7 @@ func (m *memberNode) start(ctx context.Context) error {
 			return err
 		}
 	}
+	m.cfg.Limits.Set(&m.o.Limits)
 	if err := m.joinCity(m.topologyNow); err != nil {
 		return err
 	}
@@ -112,11 +115,11 @@ func (m *memberNode) startCoordinator(ctx context.Context) (others map[string]fu
 	case info == nil || info.Coordinator == nil:
 		return nil, errors.New("the topology has no coordinator for this city")
 	case info.Coordinator.Driver == zone.CoordinatorConsul:
-		place, err := c.startConsul(ctx)
+		place, err := c.startConsul(ctx, m.o.FS)
 		if err != nil {
 			return nil, err
 		}
-		m.coord, m.timing = place, place.Timing()
+		m.coord, m.consul, m.timing = place, place, place.Timing()
 		return nil, nil
 	}
 	o := raft.ClientOptions{Voters: c.voters, Dial: c.dial, Self: m.self.Name, Role: zone.RoleBroker}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
@@ -144,8 +145,10 @@ func (m *memberNode) Status() admin.Status {
 	case x.Problem != "":
 		s.Ready = false
 		s.Reasons = append(s.Reasons, x.Problem)
+	case x.TermGone:
+		s.Reasons = append(s.Reasons, x.Waiting)
 	case x.Master == "":
-		s.Reasons = append(s.Reasons, "the broker group has no master")
+		s.Reasons = append(s.Reasons, strings.TrimSuffix("the broker group has no master: "+x.Waiting, ": "))
 	case x.Role == broker.RoleReplica.String() && !x.Following:
 		s.Ready = false
 		s.Reasons = append(s.Reasons, "does not follow the master "+x.Master)
@@ -168,6 +171,13 @@ func (m *memberNode) memberStatus(l *life) *admin.Member {
 	t, problem := m.term, m.problem
 	m.mu.Unlock()
 	x := &admin.Member{Role: "opening", Epoch: t.Epoch, Master: string(t.Master), InSync: nodeNames(t.InSync), Proposed: nodeNames(t.Proposed), Problem: problem, SetAside: m.setAsideFolders()}
+	if m.consul != nil {
+		x.Waiting, x.TermGone = m.consul.Waiting(m.self.Group.Name)
+		x.Known = uint64(t.Committed)
+		if t.Lost != nil {
+			x.Lost = lossOf(t.Lost)
+		}
+	}
 	if l == nil {
 		return x
 	}
