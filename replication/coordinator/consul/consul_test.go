@@ -24,20 +24,28 @@ var quick = coordinator.Timing{Lease: time.Second, Renew: 250 * time.Millisecond
 // member returns the coordinator of a node that runs until the test ends.
 func member(t *testing.T, client *api.Client, n zone.Node) *Coordinator {
 	t.Helper()
+	c, _ := startMember(t, client, n, nil, quick)
+	return c
+}
+
+// startMember is member with a memory; stop ends it before the test does.
+func startMember(t *testing.T, client *api.Client, n zone.Node, m Memory, times coordinator.Timing) (c *Coordinator, stop func()) {
+	t.Helper()
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("COORDINATOR_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", string(n))
 	}
-	c, err := New(Options{Client: client, Prefix: "mqrouter/test/" + t.Name(), Self: n, Group: conformance.Group, Groups: conformance.Groups, Timing: quick,
-		Lineage: func() record.LineageID { return record.LineageID(rand.Uint64() | 1) }, Logger: log})
+	c, err := New(Options{Client: client, Prefix: "mqrouter/test/" + t.Name(), Self: n, Group: conformance.Group, Groups: conformance.Groups, Timing: times,
+		Memory: m, Lineage: func() record.LineageID { return record.LineageID(rand.Uint64() | 1) }, Logger: log})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = c.Run(ctx) })
-	t.Cleanup(func() { cancel(); wg.Wait() })
-	return c
+	stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(stop)
+	return c, stop
 }
 
 // subject has each member at a server of its own, as agents are.

@@ -40,8 +40,8 @@ func (c *Coordinator) Failover(ctx context.Context, group zone.Group, by coordin
 	c.o.Logger.Warn("fail-over ordered", "group", string(group), "to", string(to), "allow_loss", by.AllowLoss, "by", by.By, "reason", by.Reason)
 	for t := vacant; ; {
 		if t, err = c.Watch(ctx, group, t.Version); err != nil {
-			c.recallOrder(ctx, group, vacant.Version)
 			why, _ := c.Waiting(group)
+			c.recallOrder(ctx, group, vacant.Version)
 			return coordinator.Term{}, fail("failover", group, coordinator.KindNoQuorum, "%s", why)
 		}
 		switch {

@@ -38,7 +38,7 @@ func (m termFile) Load(group zone.Group) (coordinator.Term, error) {
 	if err != nil {
 		return coordinator.Term{}, err
 	}
-	defer f.Close() //nolint:errcheck // it was read only
+	defer f.Close()
 	n, err := f.Size()
 	if err == nil && n > maxTerm {
 		err = fmt.Errorf("it has %d bytes", n)
