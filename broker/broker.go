@@ -61,13 +61,14 @@ type Broker struct {
 	snapKick chan struct{} // capacity 1: a snapshot is due
 	legKick  chan struct{} // capacity 1: LegsChanged
 
-	receiptKick chan struct{} // capacity 1: receipts may have to be given
-	overKick    chan struct{} // capacity 1: a backlog may have passed its budget
-	dueKick     chan struct{} // capacity 1: a delayed message came that is due soon, or what blocks some may be gone
-	overUse     chan struct{} // capacity 1: held by who compares backlogs with budgets
-	failed      chan struct{} // closed with the first failure
-	failErr     error         // why; written once before failed closes
-	failOnce    sync.Once
+	receiptKick  chan struct{} // capacity 1: receipts may have to be given
+	receiptsWait atomic.Pointer[[]ReceiptsWaiting]
+	overKick     chan struct{} // capacity 1: a backlog may have passed its budget
+	dueKick      chan struct{} // capacity 1: a delayed message came that is due soon, or what blocks some may be gone
+	overUse      chan struct{} // capacity 1: held by who compares backlogs with budgets
+	failed       chan struct{} // closed with the first failure
+	failErr      error         // why; written once before failed closes
+	failOnce     sync.Once
 
 	// gate lets calls that change what is in consumers' hands finish before
 	// Close makes it durable, and refuses them from then on.

@@ -27,15 +27,51 @@ func budgetOf(t *zone.TopicInfo) policy.Budget {
 	return policy.Budget{Limit: t.Budget, End: t.AtBudget}
 }
 
+// prepared are the bytes of records that will be in an append, by the backlog that they
+// add to. The zero value is empty.
+type prepared map[backlogKey]int64
+
+// backlogKey names the backlog of a topic for a destination, of all lanes.
+type backlogKey struct {
+	topic   zone.Topic
+	target  string
+	channel bool
+	class   zone.Class
+}
+
+func backlogOf(r *record.Record) backlogKey {
+	return backlogKey{r.Topic, r.Target, r.Channel, r.Class}
+}
+
+// add adds a record of so many bytes.
+func (p *prepared) add(r *record.Record, size int) {
+	if r.Target == "" {
+		return
+	}
+	if *p == nil {
+		*p = prepared{}
+	}
+	(*p)[backlogOf(r)] += int64(size)
+}
+
 // checkBudget refuses a record for a destination that holds back as much of its
 // topic as the topic allows. Other topics and destinations go on.
 func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
-	budget := budgetOf(t)
+	return b.checkBudgetWith(t, r, nil)
+}
+
+// checkBudgetWith counts what the same append has before the record as well. So only the
+// last record that is admitted takes a backlog beyond its budget.
+func (b *Broker) checkBudgetWith(t *zone.TopicInfo, r *record.Record, before prepared) error {
+	budget, ahead := budgetOf(t), before[backlogOf(r)]
 	id := record.FlowID{Origin: b.self, Incarnation: b.log.Incarnation(), Target: r.Target, Channel: r.Channel, Class: r.Class, Lane: r.Lane}
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	f := b.state.out[id]
 	if f == nil {
+		if !budget.Admits(ahead) {
+			return overBudget(t, r.Target, ahead)
+		}
 		return nil
 	}
 	for _, l := range f.legs {
@@ -46,12 +82,16 @@ func (b *Broker) checkBudget(t *zone.TopicInfo, r *record.Record) error {
 		if budget.Excess(held) > 0 || budget.Compacts(held, budget.Limit) {
 			poke(b.overKick)
 		}
-		if !budget.Admits(held) {
-			return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
-				Text: fmt.Sprintf("%s has %d bytes of backlog; the topic allows %d", strings.TrimSpace(r.Target+" "+string(l.key.city)), held, t.Budget)}
+		if !budget.Admits(held + ahead) {
+			return overBudget(t, r.Target+" "+string(l.key.city), held+ahead)
 		}
 	}
 	return nil
+}
+
+func overBudget(t *zone.TopicInfo, where string, held int64) error {
+	return &Error{Op: "publish", Kind: KindBudget, Topic: t.Name,
+		Text: fmt.Sprintf("%s has %d bytes of backlog; the topic allows %d", strings.TrimSpace(where), held, t.Budget)}
 }
 
 // heldBack returns the bytes of a topic that a leg's destination has not settled,

@@ -79,7 +79,11 @@
 //     cannot undo a part of it.
 //   - A message of a topic with receipts gets one when all declared groups here have
 //     settled it: receipt and marks are one record, appended by a loop and judged by
-//     the fold.
+//     the fold. Those for a destination whose backlog has reached its budget wait, and
+//     hold up none for others (receipts_loop.go).
+//   - A backlog passes its budget by one record for each append: what the loops of due
+//     messages and receipts append is counted before it is folded. A Publish judges its
+//     batch by what was folded before, so by at most MaxBatch records.
 //   - What a destination is not sent (declared lost, or made needless by a newer
 //     change) is decided in the log first, told to the destination, and shown to
 //     readers of its landings. The cursor moves when the destination has settled it.

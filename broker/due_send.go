@@ -20,8 +20,9 @@ type dueEntry struct {
 
 // dueSend is one append of the due loop.
 type dueSend struct {
-	list []dueEntry
-	size int
+	list    []dueEntry
+	size    int
+	backlog prepared
 }
 
 // send appends copies of the messages that still wait, but for those that have an
@@ -36,7 +37,7 @@ func (d *dueLoop) send(refs []timer.Ref) (left []timer.Ref, stored int, err erro
 		if index == nil {
 			continue
 		}
-		e, obstacle := d.copy(v, r, index)
+		e, obstacle := d.copy(v, r, index, &batch.backlog)
 		if obstacle != nil {
 			if d.waiting(r) != nil { // else it was carried meanwhile, or recalled
 				d.blocked.put(r, *obstacle)
@@ -104,7 +105,8 @@ func (d *dueLoop) append(s *dueSend, stored *int) error {
 
 // copy makes the record that delivers a message: as it was published, but routed
 // by the topology in force. When its topic is gone for good it makes a dead letter.
-func (d *dueLoop) copy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, *obstacle) {
+// before is what the same append has for budgets to count, and gets the record added.
+func (d *dueLoop) copy(v *view, ref timer.Ref, index *queue.Index, before *prepared) (dueEntry, *obstacle) {
 	b := d.b
 	entry, err := index.Get(ref.Number)
 	var waited record.View
@@ -121,13 +123,14 @@ func (d *dueLoop) copy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, *o
 	ref.Due = dueMillis(r.DeliverAt)
 	out := dueEntry{topic: r.Topic, source: ref}
 	cause := Cause{Kind: CauseDue, Bucket: ref.Bucket + 1, Offset: ref.Number, Original: waited.Identity()}
-	switch err := b.routeDue(v, &r); {
+	switch err := b.routeDue(v, &r, *before); {
 	case err == nil:
 		r.Cause = appendCause(nil, &cause)
 		out.entry, err = b.own(&r)
 		if err != nil {
 			return dueEntry{}, &obstacle{topic: r.Topic, kind: unreadable, text: err.Error()}
 		}
+		before.add(&r, out.entry.FrameSize())
 	case KindOf(err) == KindTopicUnknown && d.givesUp(r.Topic, ref.Due):
 		cause.Kind, cause.Topic, cause.Reason, out.gone = CauseStranded, r.Topic, record.ReasonUnknownTopic, true
 		out.entry, err = b.copyTo(ParkedTopic, waited, &cause)
@@ -140,8 +143,8 @@ func (d *dueLoop) copy(v *view, ref timer.Ref, index *queue.Index) (dueEntry, *o
 	return out, nil
 }
 
-// routeDue resolves the route of a message anew.
-func (b *Broker) routeDue(v *view, r *record.Record) error {
+// routeDue resolves the route of a message anew. before is what the same append has.
+func (b *Broker) routeDue(v *view, r *record.Record, before prepared) error {
 	t := v.topics[r.Topic]
 	if t == nil {
 		return &Error{Op: "deliver", Kind: KindTopicUnknown, Topic: r.Topic}
@@ -172,9 +175,9 @@ func (b *Broker) routeDue(v *view, r *record.Record) error {
 	if r.Target == "" {
 		return nil
 	}
-	err = b.checkBudget(t.info, r)
+	err = b.checkBudgetWith(t.info, r, before)
 	if err != nil && b.makeRoom(b.ctx, t.info) {
-		err = b.checkBudget(t.info, r)
+		err = b.checkBudgetWith(t.info, r, before)
 	}
 	return err
 }

@@ -95,9 +95,10 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 	orphans, err4 := m.Int64ObservableGauge("mqrouter.flow.orphans", metric.WithDescription("numbers landed in a lineage that their origin gave up"))
 	given, err8 := m.Int64ObservableCounter("mqrouter.broker.receipts", metric.WithDescription("messages that a receipt was written for, since the store was made"))
 	none, err7 := m.Int64ObservableCounter("mqrouter.broker.receipts.none", metric.WithDescription("messages of topics with receipts that can have none, since the store was made"))
+	waiting, err10 := m.Int64ObservableGauge("mqrouter.broker.receipts.waiting", metric.WithDescription("settled messages whose receipts wait for room in the backlog of their destination"))
 	timers, gauges, err6 := timerGauges(m)
 	lite, liteGauges, err9 := liteGauges(m)
-	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9); err != nil {
+	if err := errors.Join(err1, err2, err3, err4, err5, err6, err7, err8, err9, err10); err != nil {
 		return err
 	}
 	var err error
@@ -119,11 +120,14 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		o.ObserveInt64(orphans, int64(st.Counts.Orphans))
 		o.ObserveInt64(given, int64(st.Counts.Receipts))
 		o.ObserveInt64(none, int64(st.Counts.NoReceipts))
+		for _, r := range st.Receipts {
+			o.ObserveInt64(waiting, int64(r.Messages), metric.WithAttributes(attribute.String("group", r.Target)))
+		}
 		timers.observe(o, &st.Timers)
 		x.tx.observe(o, st.Transactions)
 		lite.observe(o, &st)
 		return nil
-	}, append(append(gauges, liteGauges...), backlog, unsettled, lag, held, orphans, given, none, x.tx.pending, x.tx.oldest)...)
+	}, append(append(gauges, liteGauges...), backlog, unsettled, lag, held, orphans, given, none, waiting, x.tx.pending, x.tx.oldest)...)
 	return err
 }
 

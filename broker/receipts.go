@@ -18,8 +18,9 @@ import (
 
 // A receipt tells the zone where messages were published that all declared consumer
 // groups of their destination have settled them. Which messages those are follows from
-// the fold; the receipt loop reads them, writes receipts and appends them, each with
-// the marks of its messages in one record, so that a message gets one whatever fails.
+// the fold; the receipt loop (receipts_loop.go) reads them, writes receipts and appends
+// them, each with the marks of its messages in one record, so that a message gets one
+// whatever fails.
 // A receipt then takes the way of any message to the topic that is declared for it.
 
 // Bounds of receipts.
@@ -62,61 +63,24 @@ const (
 	ReceiptDeadLettered = "dead-lettered"
 )
 
-// receiptLoop gives receipts when something was settled, and tries again later what
-// could not be given.
-func (b *Broker) receiptLoop() {
-	b.loop(0, b.receiptKick, func() time.Duration {
-		// Wait for company: one receipt then tells of many messages.
-		if b.pause(b.limits.ProgressDelay) && b.giveReceipts(b.ctx) {
-			return receiptRetry
-		}
-		return farWake
-	})
-}
-
-// giveReceipts gives what receipts are due. later says that some could not be given
-// now.
-func (b *Broker) giveReceipts(ctx context.Context) (later bool) {
-	if b.log.Writable() != nil {
-		return true // the log says so itself; what is due is read when it can be stored
-	}
-	b.mu.RLock()
-	var list []*topic
-	for _, t := range b.state.topics {
-		if t.receipts != "" {
-			list = append(list, t)
-		}
-	}
-	b.mu.RUnlock()
-	slices.SortFunc(list, func(a, b *topic) int { return compareStrings(a.name, b.name) })
-	for _, t := range list {
-		for n := 0; ctx.Err() == nil; n++ {
-			r, ok := b.receiptsOf(t, n)
-			if !ok {
-				break
-			}
-			later = r.giveAll(ctx) || later
-		}
-	}
-	return later
-}
-
-// receipts writes the receipts of a queue.
+// receipts writes some of the receipts of a queue.
 type receipts struct {
 	b       *Broker
 	v       *view
 	t       *topic
 	to      *topicView // nil: the topology in force does not have the topic yet, or any more
 	queue   int
+	floor   uint64 // no receipt is missing below
 	now     time.Time
-	due     []consumer.Range
+	due     []consumer.Range // maxReceipts of them at most
 	groups  []receiptAwaits
 	givenUp givenUp // of the offsets that are due
 
 	entries []commitlog.Entry
+	backlog prepared         // of the entries
 	open    []*receipt       // one for each zone, in order of their first message
 	none    []consumer.Range // messages that can have no receipt
-	blocked bool
+	blocked []blockedReceipt
 }
 
 // receiptAwaits is a group whose settlement a receipt waits for, from an offset on.
@@ -133,63 +97,6 @@ type receipt struct {
 	size  int // of the body, about
 	keys  int // bytes of the ids
 	marks []consumer.Range
-}
-
-// receiptsOf looks at the n-th queue of a topic; false when there is none.
-func (b *Broker) receiptsOf(t *topic, n int) (*receipts, bool) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	if b.state.topics[t.name] != t || t.receipts == "" || n >= len(t.queues) {
-		return nil, false
-	}
-	v := b.view.Load()
-	r := &receipts{b: b, v: v, t: t, to: v.topics[t.receipts], queue: n, now: b.wallNow(), givenUp: givenUp{}}
-	var subs []*subscription
-	r.due, subs = b.state.due(t, n)
-	for _, sub := range subs {
-		r.groups = append(r.groups, receiptAwaits{sub.key.group, sub.began(n)})
-	}
-	left := uint64(maxReceipts)
-	for i := range r.due {
-		d := &r.due[i]
-		d.To = min(d.To, d.From+left)
-		left -= d.To - d.From
-		for o := d.From; o < d.To && len(t.queues[n].givenUp) > 0; o++ {
-			if names := t.queues[n].givenUp[o]; names != nil {
-				r.givenUp[o] = slices.Clone(names)
-			}
-		}
-		if left == 0 {
-			r.due = r.due[:i+1]
-			break
-		}
-	}
-	return r, true
-}
-
-// giveAll gives all receipts of the queue that are due. later says that some could not
-// be given now.
-func (r *receipts) giveAll(ctx context.Context) (later bool) {
-	for len(r.due) > 0 && ctx.Err() == nil {
-		if r.to == nil {
-			return true
-		}
-		if err := r.give(ctx); err != nil {
-			if ctx.Err() == nil {
-				r.b.logger.Warn("receipts cannot be written, trying again", "topic", string(r.t.name), "queue", r.queue, "err", err)
-			}
-			return true
-		}
-		if r.blocked {
-			return true
-		}
-		next, ok := r.b.receiptsOf(r.t, r.queue)
-		if !ok {
-			return false
-		}
-		*r = *next
-	}
-	return false
 }
 
 // give appends the receipts of what is due and waits until they are folded.
@@ -338,8 +245,8 @@ func (b *Broker) storedRecord(t *topic, n int, offset uint64) (v record.View, la
 	return v, landed, err
 }
 
-// close makes the entry of a receipt. When the backlog of its zone has reached the
-// budget, its messages wait.
+// close makes the entry of a receipt. When the backlog of its destination has reached
+// the budget, its messages wait.
 func (r *receipts) close(x *receipt) error {
 	body, err := json.Marshal(&x.body)
 	if err != nil {
@@ -362,8 +269,9 @@ func (r *receipts) close(x *receipt) error {
 	rec.Properties = properties(nil, m.Properties)
 	rec.Cause = appendCause(nil, &Cause{Kind: CauseReceipt, Topic: r.t.name, TopicIncarnation: r.t.first, Queue: r.queue, Offsets: x.marks})
 	if rec.Target != "" {
-		if err := r.b.checkBudget(r.to.info, &rec); err != nil {
-			r.blocked = true
+		if err := r.b.checkBudgetWith(r.to.info, &rec, r.backlog); err != nil {
+			where := record.Record{Target: rec.Target, Channel: rec.Channel, Class: rec.Class, Lane: rec.Lane}
+			r.blocked = append(r.blocked, blockedReceipt{refused: where, marks: x.marks})
 			return nil
 		}
 	}
@@ -372,5 +280,6 @@ func (r *receipts) close(x *receipt) error {
 		return err
 	}
 	r.entries = append(r.entries, e)
+	r.backlog.add(&rec, e.FrameSize())
 	return nil
 }

@@ -182,18 +182,32 @@ func (s *state) dropReceipts(name zone.Topic, queue int, offsets []consumer.Rang
 	return n
 }
 
-// due returns what of a queue all groups have settled and has no receipt yet, and the
-// groups.
-func (s *state) due(t *topic, queue int) (ranges []consumer.Range, groups []*subscription) {
-	ranges = []consumer.Range{{From: 0, To: t.queues[queue].index.Next()}}
+// awaited returns the groups that receipts of a topic wait for, in order of their names.
+func (s *state) awaited(t *topic) (groups []*subscription) {
 	for _, sub := range t.subs {
-		if !sub.declared || sub.cache {
-			continue
+		if sub.declared && !sub.cache {
+			groups = append(groups, sub)
 		}
-		groups = append(groups, sub)
-		settled := s.progress.SettledRanges(sub.key.group, t.name, uint16(queue), sub.began(queue))
-		ranges = consumer.Intersect(ranges, settled)
 	}
 	slices.SortFunc(groups, func(a, b *subscription) int { return compareStrings(a.key.group, b.key.group) })
-	return consumer.Subtract(ranges, s.progress.SettledRanges(receiptGroup, t.name, uint16(queue), 0)), groups
+	return groups
+}
+
+// due returns what of a part of a queue all groups have settled and has no receipt yet.
+func (s *state) due(t *topic, queue int, groups []*subscription, in consumer.Range) []consumer.Range {
+	ranges := []consumer.Range{in}
+	for _, sub := range groups {
+		ranges = consumer.Intersect(ranges, s.progress.SettledRanges(sub.key.group, t.name, uint16(queue), sub.began(queue), in))
+	}
+	return consumer.Subtract(ranges, s.progress.SettledRanges(receiptGroup, t.name, uint16(queue), 0, in))
+}
+
+// isDue reports whether all groups have settled a message and it has no receipt yet.
+func (s *state) isDue(t *topic, queue int, groups []*subscription, offset uint64) bool {
+	for _, sub := range groups {
+		if offset >= sub.began(queue) && !s.progress.Settled(sub.key.group, t.name, uint16(queue), offset) {
+			return false
+		}
+	}
+	return !s.progress.Settled(receiptGroup, t.name, uint16(queue), offset)
 }

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/consumer"
@@ -32,6 +33,7 @@ type Status struct {
 	Decided      transaction.Totals // since the store was made
 	Windows      []WindowStatus     // of idempotent topics
 	Limits       []LimitStatus      // of which something is in use, or was in the way
+	Receipts     []ReceiptsWaiting  // that wait for room in the backlog of their destination
 }
 
 // TransactionStatus is what waits for decisions of a topic.
@@ -153,6 +155,9 @@ func (b *Broker) Status() Status {
 		st.Held = err.Error()
 	}
 	st.Timers = b.timerStatus()
+	if list := b.receiptsWait.Load(); list != nil {
+		st.Receipts = slices.Clone(*list)
+	}
 	oldest := b.fillStatus(&st)
 	now := b.wallNow()
 	for i, n := range oldest {

@@ -391,3 +391,33 @@ func TestFoldOfDelayedMessagesFromScratchEqualsSnapshotAndTail(t *testing.T) {
 		b.Close()
 	})
 }
+
+// TestDueMessagesKeepToTheBudget lets far more fall due at once than the backlog of a
+// destination that is away may have.
+func TestDueMessagesKeepToTheBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, delayed(t, small...), testLimits(), "rz02-a-1", "rz03-a-1")
+		defer w.close()
+		from, to := w.sites["rz02-a"], w.sites["rz03-a"]
+		to.down()
+		var ids []string
+		for i := range 500 {
+			ids = append(ids, fmt.Sprint(i))
+			m := from.later("transfer", ids[i], time.Minute, "userId", "50")
+			m.DeliverAt = m.DeliverAt.Truncate(time.Minute)
+			from.publish(m)
+		}
+		time.Sleep(2 * time.Minute)
+		var held int64
+		for _, o := range from.Status().Outgoing {
+			held += o.BacklogBytes
+		}
+		if held < 20<<10 || held > 21<<10 {
+			t.Errorf("%d bytes of backlog, want 20 KiB and the last message", held)
+		}
+		to.up()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		to.wantArrived("transfer", ids...)
+	})
+}

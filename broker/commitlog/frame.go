@@ -45,6 +45,9 @@ func frameSize(payload int) int {
 	return (frameLen + payload + alignment - 1) &^ (alignment - 1)
 }
 
+// FrameSize returns the bytes that an entry takes in a log once it is appended: its Size.
+func (e *Entry) FrameSize() int { return frameSize(len(e.Envelope) + len(e.Record)) }
+
 // put writes the header into b, which has at least frameLen bytes.
 func (f *frame) put(b []byte) {
 	le := binary.LittleEndian

@@ -1,21 +1,23 @@
 package consumer
 
-import (
-	"slices"
+import "github.com/mqrouter/mqrouter/zone"
 
-	"github.com/mqrouter/mqrouter/zone"
-)
-
-// SettledRanges returns the offsets of a queue that the group has settled, and all
-// below least, as ranges that ascend and do not touch.
-func (p *Progress) SettledRanges(g zone.ConsumerGroup, t zone.Topic, queue uint16, least uint64) []Range {
+// SettledRanges returns the offsets within a part of a queue that the group has
+// settled, and all there that are below least, as ranges that ascend and do not touch.
+func (p *Progress) SettledRanges(g zone.ConsumerGroup, t zone.Topic, queue uint16, least uint64, in Range) []Range {
 	var set rangeSet
-	if q := p.lookup(g, t, queue); q != nil {
-		set = slices.Grow(set, len(q.acked)+1)
-		set.add(Range{0, q.floor})
-		set = append(set, q.acked...)
+	set.add(Range{in.From, min(least, in.To)})
+	q := p.lookup(g, t, queue)
+	if q == nil {
+		return set
 	}
-	set.add(Range{0, least})
+	set.add(Range{in.From, min(q.floor, in.To)})
+	for _, r := range q.acked[q.acked.search(in.From):] {
+		if r.From >= in.To {
+			break
+		}
+		set.add(Range{max(r.From, in.From), min(r.To, in.To)})
+	}
 	return set
 }
 

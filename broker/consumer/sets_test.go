@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"math/rand/v2"
+	"slices"
 	"testing"
 )
 
@@ -26,13 +27,19 @@ func TestSetsOfOffsets(t *testing.T) {
 		both, less := rangeSet(Intersect(a, b)), rangeSet(Subtract(a, b))
 		p := NewProgress()
 		p.SettleAll("g", "t", 0, a)
-		settled := rangeSet(p.SettledRanges("g", "t", 0, 5))
+		settled := rangeSet(p.SettledRanges("g", "t", 0, 5, Range{0, most}))
+		in, _ := draw()
 		for o := range uint64(most) {
 			if both.contains(o) != (inA[o] && inB[o]) || less.contains(o) != (inA[o] && !inB[o]) {
 				t.Fatalf("%v and %v: both %v, less %v", a, b, both, less)
 			}
 			if settled.contains(o) != (inA[o] || o < 5) || p.Overlaps("g", "t", 0, Range{o, o + 1}) != inA[o] {
 				t.Fatalf("%v is settled: %v", a, settled)
+			}
+		}
+		for _, r := range in {
+			if part, want := p.SettledRanges("g", "t", 0, 5, r), Intersect(settled, []Range{r}); !slices.Equal(part, want) {
+				t.Fatalf("of %v in %v: %v, want %v", settled, r, part, want)
 			}
 		}
 	}

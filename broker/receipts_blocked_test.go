@@ -1,0 +1,203 @@
+package broker
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mqrouter/mqrouter/broker/consumer"
+	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// fewReceipts is the sample with receipts of which about two may wait for a zone.
+func fewReceipts(t testing.TB, n int) *zone.Topology {
+	return withReceipts(t, n, false, "  - name: receipts\n", "  - name: receipts\n    max_body: 4KiB\n    budget: 8KiB\n")
+}
+
+// TestBlockedReceiptsHoldUpNoOthers: a zone of origin is away, and far more receipts for
+// it are due than its backlog may have and than one round looks at. Those of another zone
+// come at once, also those of messages that are settled later, and what waits is not read
+// again and again. When the zone is back it has one receipt for each message, whatever
+// was restarted meanwhile.
+func TestBlockedReceiptsHoldUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, fewReceipts(t, 1), testLimits(), "rz02-a-1", "rz03-a-1", "rz04-a-1")
+		defer w.close()
+		away, other, to := w.sites["rz02-a"], w.sites["rz03-a"], w.sites["rz04-a"]
+		to.tap = &tapLog{}
+		to.bounce()
+		publish := func(from *site, prefix string, n int) (ids []string) {
+			for i := range n {
+				ids = append(ids, fmt.Sprint(prefix, i))
+				m := from.message("transfer", ids[i], "userId", "65")
+				m.Queue = 0
+				from.publish(m)
+			}
+			time.Sleep(time.Minute)
+			return ids
+		}
+		const many = 3*maxReceipts + 7
+		first := publish(away, "away", many)
+		ids := publish(other, "other", 30)
+		away.down()
+		if got := to.drain("transfer-credit", "transfer"); len(got) != many+30 {
+			t.Fatalf("%d messages arrived, want %d", len(got), many+30)
+		}
+		time.Sleep(10 * time.Second)
+		all := map[string]told{}
+		other.receiptsAt(all)
+		onceTold(t, all, ReceiptAcked, ids...)
+		waiting := to.Status().Receipts
+		if len(waiting) != 1 || waiting[0].Target != "rz02-a" || waiting[0].Messages < many*3/4 {
+			t.Errorf("waiting %+v, want nearly all %d for rz02-a", waiting, many)
+		}
+		to.tap.reads.Store(0)
+		ids = publish(other, "later", 30)
+		to.drain("transfer-credit", "transfer")
+		time.Sleep(time.Minute)
+		other.receiptsAt(all)
+		onceTold(t, all, ReceiptAcked, ids...)
+		if n := to.tap.reads.Load(); n > many/2 {
+			t.Errorf("%d entries of the log were read for 30 messages", n)
+		}
+		if got := to.Status().Receipts; !slices.Equal(got, waiting) {
+			t.Errorf("waiting %+v, want %+v", got, waiting)
+		}
+		to.crash()
+		away.up()
+		time.Sleep(10 * time.Minute)
+		all = map[string]told{}
+		away.receiptsAt(all)
+		onceTold(t, all, ReceiptAcked, first...)
+		if got := to.Status(); len(got.Receipts) != 0 || got.Counts.Receipts != many+60 {
+			t.Errorf("waiting %+v, %d had a receipt, want %d", got.Receipts, got.Counts.Receipts, many+60)
+		}
+	})
+}
+
+// TestReceiptsWaitingAgreeWithAModel puts messages into the memory of what waits, and
+// takes and drops some.
+func TestReceiptsWaitingAgreeWithAModel(t *testing.T) {
+	rng := rand.New(rand.NewPCG(4, 7))
+	const base, most = 70_001, 20_000
+	w := &receiptWaits{base: base, lanes: map[string]*receiptLane{}}
+	model := map[uint64]string{}
+	for range 3000 {
+		target := fmt.Sprint("g", rng.IntN(3))
+		switch n := 1 + rng.IntN(100); rng.IntN(4) {
+		case 0, 1:
+			from := base + rng.Uint64N(most)
+			x := blockedReceipt{marks: []consumer.Range{{From: from, To: from + rng.Uint64N(100)}}}
+			x.refused.Target = target
+			w.put(x)
+			for o := from; o < x.marks[0].To; o++ {
+				if model[o] == "" {
+					model[o] = target
+				}
+			}
+		case 2:
+			if w.lanes[target] == nil {
+				continue
+			}
+			var want []uint64
+			for _, o := range sortedKeys(model) {
+				if model[o] == target && len(want) < n {
+					want = append(want, o)
+					delete(model, o)
+				}
+			}
+			if got := w.take(target, n); !slices.Equal(got, want) {
+				t.Fatalf("took %v, want %v", got, want)
+			}
+		case 3:
+			below := base - 10 + rng.Uint64N(most/4)
+			w.drop(below)
+			for o := range model {
+				if o < below {
+					delete(model, o)
+				}
+			}
+		}
+		if w.all.Count() != uint64(len(model)) || len(model) == 0 != (len(w.lanes) == 0) {
+			t.Fatalf("%d offsets in %d lanes, want %d", w.all.Count(), len(w.lanes), len(model))
+		}
+	}
+	for o := uint64(base - 5); o < base+most+200; o++ {
+		if w.has(o) != (model[o] != "") {
+			t.Fatalf("offset %d waits: %v", o, w.has(o))
+		}
+	}
+}
+
+// TestWaitingReceiptsFollowTheTopology: the zone of origin stays away and the budget of
+// its receipts is raised, receipts end, and the store's messages go.
+func TestWaitingReceiptsFollowTheTopology(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, fewReceipts(t, 1), testLimits(), "rz02-a-1", "rz04-a-1")
+		defer w.close()
+		away, to := w.sites["rz02-a"], w.sites["rz04-a"]
+		const many = maxReceipts + 500
+		for i := range many {
+			away.publish(away.message("transfer", fmt.Sprint(i), "userId", "65"))
+		}
+		time.Sleep(time.Minute)
+		away.down()
+		to.drain("transfer-credit", "transfer")
+		time.Sleep(10 * time.Second)
+		waits := func() (n uint64) {
+			for _, x := range to.Status().Receipts {
+				n += x.Messages
+			}
+			return n
+		}
+		if waits() < many/2 {
+			t.Fatalf("%d wait", waits())
+		}
+		if err := to.ApplyTopology(t.Context(), withReceipts(t, 2, false)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if c := to.Status().Counts; waits() != 0 || c.Receipts != many {
+			t.Fatalf("%d wait, %d had a receipt, want none and %d", waits(), c.Receipts, many)
+		}
+	})
+}
+
+// BenchmarkReceiptsBesideBlocked looks through a queue of 200,000 messages of which every
+// other has its receipt and the rest wait for room.
+func BenchmarkReceiptsBesideBlocked(b *testing.B) {
+	const n = 200_000
+	s := open(b, disk.NewMem(), "rz02-a-1", withReceipts(b, 1, false), Limits{SegmentBytes: 64 << 20})
+	for i := 0; i < n; i += 1000 {
+		msgs := make([]Message, 1000)
+		for k := range msgs {
+			msgs[k] = s.message("orders", fmt.Sprint(i+k))
+			msgs[k].Queue = 0
+		}
+		s.publish(msgs...)
+	}
+	l := &receiptLoop{b: s.Broker, waits: map[receiptQueue]*receiptWaits{}}
+	q := receiptQueue{s.state.topics["orders"], 0, "receipts"}
+	w := &receiptWaits{lanes: map[string]*receiptLane{}}
+	l.waits[q] = w
+	s.mu.Lock()
+	for o := uint64(0); o < n; o += 2 {
+		x := blockedReceipt{marks: []consumer.Range{{From: o, To: o + 1}}}
+		x.refused.Target = "away"
+		w.put(x)
+		s.state.progress.Settle(receiptGroup, "orders", 0, o+1)
+	}
+	s.state.progress.SettleAll(billing, "orders", 0, []consumer.Range{{To: n}})
+	s.mu.Unlock()
+	b.ReportAllocs()
+	for b.Loop() {
+		if l.giveDue(b.Context(), q) {
+			b.Fatal("some could not be given")
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/offset")
+}
