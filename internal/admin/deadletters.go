@@ -201,10 +201,9 @@ func (s *Server) dismiss() { <-s.searches }
 // values writes the query; parseLetterQuery reads it.
 func (q DeadLetterQuery) values() url.Values {
 	w := queryWriter{"queue": {q.Queue}}
+	w.page(q.Limit, q.MessageID, q.Since, q.Until)
 	w.number("from", q.From)
-	w.number("limit", uint64(max(q.Limit, 0)))
 	w.number("body", uint64(max(q.Body, 0)))
-	w.text("id", q.MessageID)
 	w.text("reason", q.Reason)
 	w.text("city", q.City)
 	w.text("destination", q.Destination)
@@ -213,8 +212,6 @@ func (q DeadLetterQuery) values() url.Values {
 	if len(q.Properties) > 0 {
 		w["property"] = q.Properties
 	}
-	w.moment("since", q.Since)
-	w.moment("until", q.Until)
 	w.flag("pending", q.Pending)
 	return url.Values(w)
 }
@@ -222,11 +219,10 @@ func (q DeadLetterQuery) values() url.Values {
 func parseLetterQuery(v url.Values) (DeadLetterQuery, error) {
 	r := queryReader{values: v}
 	q := DeadLetterQuery{
-		Queue: v.Get("queue"), From: r.number("from", 64), Limit: int(r.number("limit", 31)), Body: int(r.number("body", 31)),
-		MessageID: v.Get("id"), Reason: v.Get("reason"), City: v.Get("city"), Destination: v.Get("destination"),
-		Tag: v.Get("tag"), Key: v.Get("key"), Properties: v["property"],
-		Since: r.moment("since"), Until: r.moment("until"), Pending: r.flag("pending"),
+		Queue: v.Get("queue"), From: r.number("from", 64), Body: int(r.number("body", 31)), Reason: v.Get("reason"), City: v.Get("city"), Destination: v.Get("destination"),
+		Tag: v.Get("tag"), Key: v.Get("key"), Properties: v["property"], Pending: r.flag("pending"),
 	}
+	q.Limit, q.MessageID, q.Since, q.Until = r.page()
 	if len(q.Properties) > maxPropertyFilters {
 		r.fail(fmt.Errorf("%d properties; at most %d are allowed", len(q.Properties), maxPropertyFilters))
 	}

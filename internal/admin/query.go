@@ -28,6 +28,14 @@ func (w queryWriter) moment(key string, t time.Time) {
 	}
 }
 
+// page writes what every query for a page of messages has.
+func (w queryWriter) page(limit int, id string, since, until time.Time) {
+	w.number("limit", uint64(max(limit, 0)))
+	w.text("id", id)
+	w.moment("since", since)
+	w.moment("until", until)
+}
+
 func (w queryWriter) flag(key string, on bool) {
 	if on {
 		url.Values(w).Set(key, "true")
@@ -57,6 +65,11 @@ func (r *queryReader) moment(key string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, r.values.Get(key))
 	r.fail(err)
 	return t
+}
+
+// page reads what queryWriter.page wrote.
+func (r *queryReader) page() (limit int, id string, since, until time.Time) {
+	return int(r.number("limit", 31)), r.values.Get("id"), r.moment("since"), r.moment("until")
 }
 
 func (r *queryReader) flag(key string) bool { return r.values.Get(key) == "true" }

@@ -144,11 +144,8 @@ func (q WaitingQuery) values() url.Values {
 	w := queryWriter{}
 	w.text("kind", q.Kind)
 	w.text("from", q.From)
-	w.number("limit", uint64(max(q.Limit, 0)))
 	w.text("topic", q.Topic)
-	w.text("id", q.MessageID)
-	w.moment("since", q.Since)
-	w.moment("until", q.Until)
+	w.page(q.Limit, q.MessageID, q.Since, q.Until)
 	w.moment("due_from", q.DueFrom)
 	w.moment("due_until", q.DueUntil)
 	w.flag("gone", q.Gone)
@@ -158,9 +155,9 @@ func (q WaitingQuery) values() url.Values {
 
 func parseWaitingQuery(v url.Values) (WaitingQuery, error) {
 	r := queryReader{values: v}
-	q := WaitingQuery{Kind: v.Get("kind"), From: v.Get("from"), Limit: int(r.number("limit", 31)), Topic: v.Get("topic"), MessageID: v.Get("id"),
-		Since: r.moment("since"), Until: r.moment("until"), DueFrom: r.moment("due_from"), DueUntil: r.moment("due_until"),
-		Gone: r.flag("gone"), Unreadable: r.flag("unreadable")}
+	q := WaitingQuery{Kind: v.Get("kind"), From: v.Get("from"), Topic: v.Get("topic"),
+		DueFrom: r.moment("due_from"), DueUntil: r.moment("due_until"), Gone: r.flag("gone"), Unreadable: r.flag("unreadable")}
+	q.Limit, q.MessageID, q.Since, q.Until = r.page()
 	if q.Kind != KindDelayed && q.Kind != KindUndecided {
 		r.fail(fmt.Errorf("kind %q: write %s or %s", q.Kind, KindDelayed, KindUndecided))
 	}
