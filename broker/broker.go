@@ -39,7 +39,8 @@ type Broker struct {
 	compacted map[compactedLeg]int64 // bytes held when last looked through; belongs to who has overUse
 
 	log     groupLog
-	member  *Member        // nil: alone
+	member  *Member // nil: alone
+	scrub   *commitlog.Scrubber
 	shared  *commitlog.Log // of a member: the log as shipping sees it; nil when alone
 	role    atomic.Uint32  // a Role
 	deposed chan struct{}  // closed when a master has become none
@@ -171,6 +172,9 @@ func Open(ctx context.Context, o Options) (*Broker, error) {
 	b.log.Start()
 	b.loops.Go(b.snapshotLoop)
 	b.loops.Go(b.trimLoop)
+	if b.limits.ScrubRate > 0 {
+		b.loops.Go(b.scrubLoop)
+	}
 	if b.member != nil {
 		return b, nil
 	}
@@ -198,7 +202,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err != nil {
 		return openError(err)
 	}
-	b.log = log
+	b.log, b.scrub = log, commitlog.NewScrubber(log)
 	if b.member != nil {
 		b.shared = log
 	}

@@ -42,13 +42,14 @@
 //
 // # Goroutines
 //
-// Open starts eight, which Close joins: one expires deliveries and appends
+// Open starts nine, which Close joins: one expires deliveries and appends
 // progress and cursors (at most once each Limits.ProgressDelay), one writes
 // snapshots, one trims, one does what topics declare for backlogs that have
 // reached their budgets, one (the due loop) delivers delayed messages, one looks at
 // half messages whose time has come, one writes receipts, one forgets lite
-// topics that are not used any more. Of a replica only snapshots and trims run; Lead
-// starts the others. The log calls the fold on its own goroutine.
+// topics that are not used any more, one reads the sealed part of the log, slowly, to
+// find what its disk has damaged (scrub.go). Of a replica only snapshots, trims and
+// that check run; Lead starts the others. The log calls the fold on its own goroutine.
 // Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.
 //

@@ -32,6 +32,8 @@ type metrics struct {
 	lite                                       liteMetrics
 	registration                               metric.Registration
 	member                                     metric.Registration // nil when the broker is alone
+	scrubbed                                   metric.Int64Counter
+	damagedLog                                 metric.Registration
 }
 
 func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
@@ -74,11 +76,14 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		conflicts:        counter("mqrouter.broker.publish.conflicts", "sends refused since another message of an idempotent topic had their id"),
 		passes:           counter("mqrouter.broker.publish.passed_on", "messages passed on to the group of the zone that is their home"),
 	}
+	x.scrubbed = counter("mqrouter.log.scrubbed", "bytes of the sealed commit log that were checked in the background")
 	var err, terr error
 	x.timers, terr = newTimerMetrics(m, counter)
 	x.tx, err = newTxMetrics(m)
 	x.lite = newLiteMetrics(counter)
 	errs = append(errs, err, terr, x.observe(m, b))
+	x.damagedLog, err = damagedGauge(m, b)
+	errs = append(errs, err)
 	if b.member != nil {
 		x.member, err = memberGauges(m, b)
 		errs = append(errs, err)
@@ -166,6 +171,9 @@ func (x *metrics) onwardLeftOut() { x.onwardOverBudget.Add(context.Background(),
 func (x *metrics) close() {
 	if x != nil && x.registration != nil {
 		_ = x.registration.Unregister() // only the noop and foreign meters fail
+	}
+	if x != nil && x.damagedLog != nil {
+		_ = x.damagedLog.Unregister() // likewise
 	}
 	if x != nil && x.member != nil {
 		_ = x.member.Unregister() // likewise

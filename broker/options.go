@@ -75,6 +75,12 @@ type Limits struct {
 	MaxIDs      int
 	MaxTopicIDs int
 	TrimEvery   time.Duration // how often retention is looked at; 0 = 10 s
+	// ScrubRate is how many bytes a second of the sealed log are read in the background
+	// to check them; 0 = DefaultScrubRate, negative = none. A round begins ScrubEvery after
+	// the one before at the earliest (0 = 24 h), the first ScrubFirst after the start
+	// (0 = 10 min).
+	ScrubRate              int64
+	ScrubEvery, ScrubFirst time.Duration
 	// FlowHorizon is how long the origin keeps a record past its
 	// acknowledgement, so that a destination that regressed can be served
 	// again. 0 = 1 h.
@@ -158,6 +164,9 @@ func (o Options) withDefaults() Options {
 	l.MaxIDs = orDefault(l.MaxIDs, DefaultMaxIDs)
 	l.MaxTopicIDs = min(orDefault(l.MaxTopicIDs, DefaultMaxTopicIDs), l.MaxIDs)
 	l.TrimEvery = orDefault(l.TrimEvery, 10*time.Second)
+	l.ScrubRate = orDefault(l.ScrubRate, DefaultScrubRate)
+	l.ScrubEvery = orDefault(l.ScrubEvery, 24*time.Hour)
+	l.ScrubFirst = orDefault(l.ScrubFirst, scrubFirst)
 	l.FlowHorizon = orDefault(l.FlowHorizon, time.Hour)
 	l.DeadLetterRetention = orDefault(l.DeadLetterRetention, 14*24*time.Hour)
 	l.MaxHalves = orDefault(l.MaxHalves, DefaultMaxHalves)

@@ -44,6 +44,10 @@ type Node struct {
 	// brokers only, at least a segment is preallocated ahead. Empty: 64MiB.
 	SegmentSize string `mapstructure:"segment-size"`
 
+	// ScrubRate is how much of the sealed log is checked in a second, in the background:
+	// brokers only. Empty: 8MiB.
+	ScrubRate string `mapstructure:"scrub-rate"`
+
 	Limits Limits `mapstructure:",squash"` // brokers only
 
 	Trace Trace `mapstructure:",squash"`
@@ -80,6 +84,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	case "broker":
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
+		fs.String("scrub-rate", "8MiB", "how much of the older log is read and checked in a second, in the background; off: nothing is")
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		limitFlags(fs)
 		fs.Uint64("leave-group", 0, "last epoch of this broker's log, to start it as its group's only node when the group had several: the refusal to start says which one")
@@ -160,6 +165,9 @@ func (n Node) Validate(role string) error {
 		if _, err := n.SegmentBytes(); err != nil {
 			errs = append(errs, err)
 		}
+		if _, err := n.ScrubBytes(); err != nil {
+			errs = append(errs, err)
+		}
 		errs = append(errs, n.Limits.validate(), n.Consul.validate())
 	case "coordinator":
 		need(n.DataDir, "data-dir", "the folder of the voter's store")
@@ -206,6 +214,24 @@ func (n Node) SegmentBytes() (int64, error) {
 		return 0, fmt.Errorf("config: segment-size %q: %w; write a size from 16MiB to 1GiB", n.SegmentSize, err)
 	}
 	return size, nil
+}
+
+// ScrubBytes returns ScrubRate in bytes a second: 0 for the default, -1 for none.
+func (n Node) ScrubBytes() (int64, error) {
+	switch n.ScrubRate {
+	case "":
+		return 0, nil
+	case "off":
+		return -1, nil
+	}
+	rate, err := zone.ParseSize(n.ScrubRate)
+	if err == nil && (rate < 64<<10 || rate > 1<<30) {
+		err = errors.New("it is out of bounds")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("config: scrub-rate %q: %w; write a size from 64KiB to 1GiB, or off", n.ScrubRate, err)
+	}
+	return rate, nil
 }
 
 // Listen returns the address to listen on for an advertised one: the same, or

@@ -64,6 +64,11 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		o.FS = disk.OS{}
 	}
 	var err error
+	if o.Limits.ScrubRate == 0 {
+		if o.Limits.ScrubRate, err = n.cfg.ScrubBytes(); err != nil {
+			return err
+		}
+	}
 	if o.Limits.SegmentBytes == 0 {
 		if o.Limits.SegmentBytes, err = n.cfg.SegmentBytes(); err != nil {
 			return err

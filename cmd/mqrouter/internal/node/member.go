@@ -72,6 +72,11 @@ func (m *memberNode) start(ctx context.Context) error {
 		m.o.FS = disk.OS{}
 	}
 	var err error
+	if m.o.Limits.ScrubRate == 0 {
+		if m.o.Limits.ScrubRate, err = m.cfg.ScrubBytes(); err != nil {
+			return err
+		}
+	}
 	if m.o.Limits.SegmentBytes == 0 {
 		if m.o.Limits.SegmentBytes, err = m.cfg.SegmentBytes(); err != nil {
 			return err

@@ -135,6 +135,9 @@ func (m *memberNode) Status() admin.Status {
 		if l != nil {
 			b := l.broker.Status()
 			s.Log = logOf(&b)
+			if d := l.broker.Damaged(); d != "" {
+				s.Reasons = append(s.Reasons, d)
+			}
 		}
 	}
 	if m.voter != nil {

@@ -25,6 +25,9 @@ func (n *brokerNode) Status() admin.Status {
 	if b.Held != "" {
 		s.Reasons = append(s.Reasons, b.Held)
 	}
+	if d := n.broker.Damaged(); d != "" {
+		s.Reasons = append(s.Reasons, d)
+	}
 	if n.voter != nil {
 		voterStatus(&s, n.voter)
 	}
