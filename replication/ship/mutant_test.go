@@ -63,6 +63,26 @@ var mutants = []struct {
 		[]edit{{"if lead.From < end ||", "if false && lead.From < end ||"}},
 	},
 	{
+		"leases: what was granted before is as long as what is granted now", "../coordinator/timing.go",
+		[]edit{{"	if lease <= t.Lease {\n", "	if lease <= t.Lease || true {\n"}},
+	},
+	{
+		"elections: who was the group's only node is not waited for", "../coordinator/elect.go",
+		[]edit{{"	if n == \"\" {\n		return Election{}, \"\", false", "	if n == \"\" || true {\n		return Election{}, \"\", false"}},
+	},
+	{
+		"elections: any one in sync is enough where a majority acknowledged", "../coordinator/group.go",
+		[]edit{{"	if !t.Majority {\n", "	if !t.Majority || true {\n"}},
+	},
+	{
+		"elections: a log that was set back is a log", "../coordinator/elect.go",
+		[]edit{{"		case b.Standings[i].End < b.Known:\n", "		case false && b.Standings[i].End < b.Known:\n"}},
+	},
+	{
+		"elections: a new coordinator forgets what was committed", "../coordinator/desk.go",
+		[]edit{{"Known: max(seat.known, t.Committed)", "Known: max(seat.known, t.Committed&0)"}},
+	},
+	{
 		"a replica acknowledges what it has not synced", "following.go",
 		[]edit{{"if l.Synced() < l.End() {", "if l.Synced()+2048 < l.End() {"}, {"	synced := l.Synced()\n", "	synced := l.End()\n"}},
 	},
@@ -107,7 +127,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			}
 			out, err := exec.CommandContext(t.Context(), "go", "test", "-count=1", "-timeout=20m", "-overlay", overlay,
 				"-failfast",
-				"-run", "TestWhoeverMayBeElected|TestOnlyOneMaster|TestNoAcknowledgedRecordIsLost", "-seeds", strconv.Itoa(seeds), ".").CombinedOutput()
+				"-run", "TestWallsHold|TestWhoeverMayBeElected|TestOnlyOneMaster|TestNoAcknowledgedRecordIsLost", "-seeds", strconv.Itoa(seeds), ".").CombinedOutput()
 			switch {
 			case err == nil:
 				t.Errorf("nobody notices in %d seeds", seeds)

@@ -43,6 +43,9 @@ type simWorld struct {
 	book   memory.Book
 	quiet  atomic.Bool // nobody publishes
 
+	lease time.Duration             // that the next coordinator grants; 0 = the default
+	alone atomic.Pointer[zone.Node] // the only node that the topology has for the group; nil = it has all
+
 	mu        sync.Mutex
 	office    *coordinator.Office // guarded by mu; nil = nobody decides
 	offices   sync.WaitGroup
@@ -99,11 +102,16 @@ func newSimWorld(t *testing.T, ctx context.Context, seed uint64) *simWorld {
 func (w *simWorld) takeOver() {
 	w.evict()
 	o := coordinator.NewOffice(coordinator.OfficeOptions{
-		Book: w.book.TakeOver(), Lineage: func() record.LineageID { return record.LineageID(w.number()) },
+		Book: w.book.TakeOver(), Timing: coordinator.Timing{Lease: w.lease}, Alone: w.aloneIn, Lineage: func() record.LineageID { return record.LineageID(w.number()) },
 		Group: func(g zone.Group) (coordinator.Group, bool) {
-			return coordinator.Group{Name: g, Members: w.names}, true
+			return coordinator.Group{Name: g, Members: w.names}, w.alone.Load() == nil
 		},
-		Groups: func() []zone.Group { return []zone.Group{simGroup} },
+		Groups: func() []zone.Group {
+			if w.alone.Load() != nil {
+				return nil
+			}
+			return []zone.Group{simGroup}
+		},
 	})
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.mu.Lock()
