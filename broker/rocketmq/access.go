@@ -132,6 +132,7 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 	before, known := g.proven.Get(c.conn)
 	if known && before.access == a && before.signed.same(shown) && a.InTime(shown.date, time.Now()) {
 		c.user = before.user
+		used(ctx)
 		return c, nil
 	}
 	if !known && g.flooded(c.client) {
@@ -143,6 +144,7 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 	case policy.Accepted:
 		c.user = user
 		g.proven.Add(c.conn, &proven{shown, a, user})
+		used(ctx)
 		return c, nil
 	case policy.OutOfTime:
 		return c, g.stranger(ctx, c, "the date of the request, "+cut(shown.date)+", is too far from the time here: set the client's clock")

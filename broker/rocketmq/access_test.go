@@ -395,7 +395,7 @@ func TestStreamsEndWithThePermission(t *testing.T) {
 		return done
 	}
 	payPoll, readPoll := poll("g", "payments", paySecret), poll("steps", "reader", readSecret)
-	for len(b.polls) < 2 { // both wait in the store
+	for b.polls.size() < 2 { // both wait in the store
 		runtime.Gosched()
 	}
 	source.set(t, `

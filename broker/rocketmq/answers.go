@@ -56,6 +56,7 @@ type answers struct {
 	mu    sync.Mutex
 	last  uint64           // guarded by mu: number of the newest connection
 	links map[uint64]*link // guarded by mu: open connections by their numbers
+	ended time.Time        // guarded by mu: when it was looked for connections that nobody uses (idle.go)
 }
 
 func newAnswers(limit int64) *answers {
@@ -84,6 +85,8 @@ type link struct {
 	close  func() error
 	all    *answers
 	fellow bool // another member's, which passes a client on; set before the first call
+	opened time.Time
+	called atomic.Int64 // when its last call began, since it was opened; nanoseconds, 0 = none has
 
 	mu      sync.Mutex
 	unread  int64 // bytes; guarded by mu, as is all below
@@ -100,7 +103,7 @@ type link struct {
 
 // open begins to count for a connection.
 func (a *answers) open(c net.Conn) *link {
-	l := &link{Addr: c.RemoteAddr(), close: c.Close, all: a}
+	l := &link{Addr: c.RemoteAddr(), close: c.Close, all: a, opened: time.Now()}
 	a.mu.Lock()
 	a.last++
 	l.number = a.last
@@ -378,16 +381,23 @@ func small(m proto.Message) bool {
 
 // sweepLoop closes connections that read nothing, until the server stops.
 func (s *Server) sweepLoop() {
+	s.answers.sweep(s.stopping.Done(), func(l *link) {
+		s.metrics.refuse("unread")
+		s.opts.Logger.Debug("connection closed that reads no answers", "peer", l.String())
+	})
+}
+
+// sweep closes connections that read nothing until stop is closed, and tells of each.
+func (a *answers) sweep(stop <-chan struct{}, tell func(*link)) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
 		select {
-		case <-s.stopping.Done():
+		case <-stop:
 			return
 		case <-tick.C:
-			for _, l := range s.answers.stalled(sweepEvery) {
-				s.metrics.refuse("unread")
-				s.opts.Logger.Debug("connection closed that reads no answers", "peer", l.String())
+			for _, l := range a.stalled(sweepEvery) {
+				tell(l)
 				l.shut()
 			}
 		}

@@ -64,10 +64,11 @@ var errNoMaster = errors.New("rocketmq: a forwarder needs to know the master")
 // When the master changes, the calls that are on their way to the old one end; the
 // next go to the new one, over the same connection of the client.
 type Forwarder struct {
-	o      ForwarderOptions
-	grpc   *grpc.Server
-	memory *memory
-	sniff  atomic.Pointer[sniffer] // nil before Run
+	o       ForwarderOptions
+	grpc    *grpc.Server
+	memory  *memory
+	answers *answers
+	sniff   atomic.Pointer[sniffer] // nil before Run
 
 	held    atomic.Int64  // calls that wait for a master
 	unheld  atomic.Uint64 // calls that found too many of them
@@ -105,7 +106,8 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
 	}
-	f := &Forwarder{o: o, memory: newMemory(int64(o.MaxRequests)), clients: map[*through]struct{}{}}
+	f := &Forwarder{o: o, memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), clients: map[*through]struct{}{}}
+	f.memory.anybody = true
 	f.stopping, f.stop = context.WithCancel(context.Background())
 	f.grpc = grpc.NewServer(append(bounded(f.memory, o.MaxStreams),
 		grpc.ForceServerCodecV2(frameCodec{}),
@@ -126,10 +128,10 @@ func (f *Forwarder) Run(ctx context.Context, l net.Listener) error {
 
 func (f *Forwarder) run(ctx context.Context, l net.Listener) error {
 	shared := Options{TLS: f.o.TLS, Fellow: f.o.Fellow, PlaintextOff: f.o.PlaintextOff, MaxConnections: f.o.MaxConnections, Logger: f.o.Logger}
-	sniff := newSniffer(l, &shared, func(string) {}, newAnswers(int64(f.o.MaxRequests)))
+	sniff := newSniffer(l, &shared, func(string) {}, f.answers)
 	f.sniff.Store(sniff)
 	serving := serving{grpc: f.grpc, stop: f.stop, grace: f.o.Grace, logger: f.o.Logger}
-	err := serving.run(ctx, &throughs{Listener: sniff, f: f}, f.follow)
+	err := serving.run(ctx, &throughs{Listener: sniff, f: f}, f.follow, f.sweepLoop)
 	f.readers.Wait()
 	if err != nil {
 		return fmt.Errorf("rocketmq: forward: %w", err)
@@ -160,7 +162,7 @@ func (f *Forwarder) follow() {
 
 // Usage tells how full the forwarder's bounds are.
 func (f *Forwarder) Usage() []bounds.Usage {
-	all := []bounds.Usage{f.memory.Usage(),
+	all := []bounds.Usage{f.memory.Usage(), f.answers.Usage(),
 		{Name: "client.masterless", Unit: "request", Depth: f.held.Load(), Limit: int64(f.o.MaxHeld), Full: f.unheld.Load()}}
 	if l := f.sniff.Load(); l != nil {
 		all = append(all, l.Usage()...)

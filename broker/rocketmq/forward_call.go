@@ -192,6 +192,7 @@ func passedOn(ctx context.Context) metadata.MD {
 // once something went back to the client.
 // The reader of requests ends after the handler of its call has returned.
 func (f *Forwarder) pass(down grpc.ServerStream, up grpc.ClientStream, cancel context.CancelFunc) (answered bool, err error) {
+	client, _ := linkFrom(down.Context()) // nil: of a listener that is not the forwarder's own
 	f.readers.Go(func() {
 		for {
 			var x frame
@@ -221,6 +222,9 @@ func (f *Forwarder) pass(down grpc.ServerStream, up grpc.ClientStream, cancel co
 			if errors.Is(err, io.EOF) {
 				return true, nil
 			}
+			return answered, err
+		}
+		if err := client.takeAnswer(&x); err != nil {
 			return answered, err
 		}
 		answered = true

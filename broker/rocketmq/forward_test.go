@@ -304,7 +304,7 @@ func TestCallsEndWhenTheMasterMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	until(t, func() bool { return len(old.Server.polls) == 1 })
+	until(t, func() bool { return old.Server.polls.size() == 1 })
 	s.move(next.addr)
 	for {
 		if _, err := telemetry.Recv(); err != nil {

@@ -152,6 +152,9 @@ func (s *sniffer) enter(raw net.Conn) bool {
 	defer s.mu.Unlock()
 	if s.closed || s.open >= s.limit {
 		s.full++
+		if !s.closed {
+			s.answers.endIdle(time.Now()) // the next one finds their places
+		}
 		return false
 	}
 	s.open++

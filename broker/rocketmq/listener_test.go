@@ -189,7 +189,7 @@ func TestStopEndsPollsAndStreamsAtOnce(t *testing.T) {
 		r, _ := tryPull(ctx, c, push("g", "t", 15*time.Second))
 		got <- r
 	}()
-	for len(b.polls) == 0 {
+	for b.polls.size() == 0 {
 		if _, err := c.Heartbeat(as(t, "x"), &pb.HeartbeatRequest{ClientType: pb.ClientType_PRODUCER}); err != nil {
 			t.Fatal(err)
 		}

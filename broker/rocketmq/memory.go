@@ -24,7 +24,7 @@ import (
 
 // memory bounds the bytes of requests that the server holds, over all
 // connections: what has arrived of requests that are not whole yet, and whole
-// sends until they are answered.
+// sends, and what else is large (weight.go, and headers), until they are answered.
 //
 //   - A send that begins when three quarters are used, or that does not fit once
 //     it is whole, is answered with TOO_MANY_REQUESTS. Acknowledgements and
@@ -44,7 +44,10 @@ type memory struct {
 	used  atomic.Int64  // bytes
 	full  atomic.Uint64 // requests refused or cut off
 
+	anybody bool // every call uses its connection, whoever makes it (idle.go); set before the server runs
+
 	classes [frameClasses]sync.Pool // of *[]byte, by size
+	weights sync.Map                // of requests to what they weigh (int64), or tooHeavy
 
 	mu   sync.Mutex
 	out  map[weak.Pointer[[]byte]]int64 // guarded by mu: frames in use and their sizes
@@ -158,9 +161,37 @@ func (r *receiving) Value(key any) any {
 	return r.Context.Value(key)
 }
 
+// freeHeaders is what the headers of a call may have without being counted, in bytes:
+// clients send some hundred, and a session token at times. With more they count until
+// the call ends.
+const freeHeaders = 4 << 10
+
+// sizeOfHeaders is what a call's headers hold, about.
+func sizeOfHeaders(info *tap.Info) int64 {
+	n := int64(0)
+	if info == nil {
+		return n
+	}
+	for k, values := range info.Header {
+		for _, v := range values {
+			n += int64(len(k) + len(v))
+		}
+	}
+	return n
+}
+
 // begin is called before a call is read. It gets a context that memory can end, and
 // a place in the line that whole takes back.
-func (m *memory) begin(ctx context.Context, _ *tap.Info) (context.Context, error) {
+func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if m.anybody {
+		used(ctx)
+	}
+	if n := sizeOfHeaders(info); n > freeHeaders {
+		if m.used.Load() >= m.soft || !m.charge(n) {
+			return nil, status.Errorf(codes.ResourceExhausted, "the headers have %d bytes, and there is no room for more than %d now", n, freeHeaders)
+		}
+		context.AfterFunc(ctx, func() { m.release(n) })
+	}
 	r := &receiving{since: time.Now()}
 	r.Context, r.cancel = context.WithCancel(ctx)
 	m.mu.Lock()
@@ -218,6 +249,13 @@ func (m *memory) arrived(ctx context.Context, req any, _ *grpc.UnaryServerInfo, 
 		m.whole(r)
 		defer r.cancel()
 	}
+	counts, st := m.look(req)
+	if st != nil {
+		return refusalOf(req, st), nil
+	}
+	if counts {
+		defer m.settle(req)
+	}
 	return handler(ctx, req)
 }
 
@@ -230,13 +268,18 @@ func (m *memory) arriving(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInf
 	}
 	// gRPC ends r's parent, and so r, after it has written how the call ended. Ended
 	// before that, a reader beside the handler would have gRPC write CANCELED first.
-	return handler(srv, &firstRead{ServerStream: ss, read: func() { m.whole(r) }})
+	s := &firstRead{ServerStream: ss, memory: m, read: func() { m.whole(r) }}
+	defer s.settle(nil)
+	return handler(srv, s)
 }
 
-// firstRead tells of the first request that was read, or failed to be.
+// firstRead tells of the first request that was read, or failed to be, and has the last
+// one count.
 type firstRead struct {
 	grpc.ServerStream
-	read func() // nil: it was told; used by the stream's reader only
+	memory *memory
+	read   func()              // nil: it was told; used by the stream's reader only
+	last   atomic.Pointer[any] // the last request; nil: none
 }
 
 // RecvMsg implements grpc.ServerStream.
@@ -246,7 +289,29 @@ func (s *firstRead) RecvMsg(m any) error {
 		s.read()
 		s.read = nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	counts, st := s.memory.look(m)
+	switch {
+	case st != nil:
+		return errHeavy(st)
+	case counts:
+		s.keep(m)
+	case s.last.Load() != nil:
+		s.settle(nil)
+	}
+	return nil
+}
+
+// keep has a request count until the next one, or the end.
+func (s *firstRead) keep(m any) { s.settle(&m) }
+
+// settle has the next request count instead of the last one; nil: none.
+func (s *firstRead) settle(next *any) {
+	if last := s.last.Swap(next); last != nil {
+		s.memory.settle(*last)
+	}
 }
 
 // overhead is what a message takes besides its body and properties, about; bytes.
@@ -320,6 +385,9 @@ func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
 	}
 	if err != nil {
 		return err
+	}
+	if st := s.memory.settle(req); st != nil { // SendMessage counts it from here on
+		return stream.SendMsg(&pb.SendMessageResponse{Status: st})
 	}
 	resp, err := s.SendMessage(ctx, req)
 	if err != nil {

@@ -114,23 +114,18 @@ func (s *Server) sendPulled(ctx context.Context, req *pb.PullMessageRequest, r b
 // stops. The status is never nil.
 func (s *Server) pull(ctx context.Context, r broker.PullRequest) (broker.Pulled, *pb.Status) {
 	none := broker.Pulled{Next: r.Offset}
-	end, st := s.beginPoll(ctx)
+	wait, end, st := s.beginPoll(ctx)
 	if st != nil {
 		return none, st
 	}
 	defer end()
-	pollCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	got, err := s.store.Pull(pollCtx, r)
+	got, err := s.store.Pull(wait, r)
 	var outside *broker.OffsetError
 	switch {
 	case errors.As(err, &outside):
 		return broker.Pulled{Next: outside.Nearest()}, statusOf(err)
-	case err != nil && s.stopping.Err() != nil:
-		return none, refuse(pb.Code_MESSAGE_NOT_FOUND, "the server is stopping")
 	case err != nil:
-		return none, statusOf(err)
+		return none, s.unanswered(wait, err)
 	case len(got.Messages) == 0:
 		return got, refuse(pb.Code_MESSAGE_NOT_FOUND, "no new message")
 	}

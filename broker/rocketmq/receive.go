@@ -84,42 +84,22 @@ func (s *Server) sendReceived(req *pb.ReceiveMessageRequest, r *broker.ReceiveRe
 	return len(got), stream.SendMsg(&pb.ReceiveMessageResponse{Content: &pb.ReceiveMessageResponse_DeliveryTimestamp{DeliveryTimestamp: timestamppb.Now()}})
 }
 
-// poll asks the store, bounded in number, and ends when the server stops. The
-// status is never nil.
+// poll asks the store, bounded in number, and ends when the server stops. The status
+// is never nil.
 func (s *Server) poll(ctx context.Context, r broker.ReceiveRequest) ([]broker.Delivery, *pb.Status) {
-	end, st := s.beginPoll(ctx)
+	wait, end, st := s.beginPoll(ctx)
 	if st != nil {
 		return nil, st
 	}
 	defer end()
-	pollCtx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	got, err := s.store.Receive(pollCtx, r)
+	got, err := s.store.Receive(wait, r)
 	switch {
-	case err != nil && s.stopping.Err() != nil:
-		return nil, refuse(pb.Code_MESSAGE_NOT_FOUND, "the server is stopping")
 	case err != nil:
-		return nil, statusOf(err)
+		return nil, s.unanswered(wait, err)
 	case len(got) == 0:
 		return nil, refuse(pb.Code_MESSAGE_NOT_FOUND, "no new message")
 	}
 	return got, statusOK
-}
-
-// beginPoll takes a place among the calls that may wait, which end gives back.
-func (s *Server) beginPoll(ctx context.Context) (end func(), st *pb.Status) {
-	select {
-	case s.polls <- struct{}{}:
-	default:
-		s.refused.Add(1)
-		return nil, refuse(pb.Code_TOO_MANY_REQUESTS, fmt.Sprintf("%d receives are waiting, which is the limit", cap(s.polls)))
-	}
-	s.metrics.polls.Add(ctx, 1)
-	return func() {
-		s.metrics.polls.Add(context.WithoutCancel(ctx), -1)
-		<-s.polls
-	}, nil
 }
 
 // giveBack gives up the messages of an answer that broke off: clients take the whole

@@ -275,7 +275,7 @@ func TestPollsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for len(b.polls) == 0 {
+	for b.polls.size() == 0 {
 		if _, err := c.Heartbeat(as(t, "x"), &pb.HeartbeatRequest{ClientType: pb.ClientType_PRODUCER}); err != nil {
 			t.Fatal(err)
 		}
@@ -285,7 +285,7 @@ func TestPollsAreBounded(t *testing.T) {
 	if _, err := first.Recv(); status.Code(err) != codes.Canceled {
 		t.Errorf("first poll: %v", err)
 	}
-	for len(b.polls) > 0 {
+	for b.polls.size() > 0 {
 		if _, err := c.Heartbeat(as(t, "x"), &pb.HeartbeatRequest{ClientType: pb.ClientType_PRODUCER}); err != nil {
 			t.Fatal(err)
 		}

@@ -33,6 +33,7 @@ type clientInfo struct {
 type client struct {
 	info     atomic.Pointer[clientInfo]
 	lastSeen atomic.Int64 // nanoseconds since the registry began
+	added    int64        // as lastSeen
 	sessions []*session   // guarded by registry.mu; oldest first
 	renews   atomic.Bool  // it is a push consumer: the broker renews what it received
 	broke    int64        // when its last stream ended, as lastSeen; -1 = none has; guarded by registry.mu
@@ -69,6 +70,7 @@ type registry struct {
 	full    uint64             // guarded by mu; clients, or their streams, that found no place
 	streams int                // guarded by mu; attached, at most two for each client that may be: one may come back before its old one has ended
 	away    map[string]*client // guarded by mu; of these: without a stream
+	swept   int64              // guarded by mu; when forgetBrief has looked last
 	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
 
 	producers map[zone.Topic]*roster // guarded by mu; of topics that have any
@@ -128,15 +130,41 @@ func (r *registry) add(id string, info clientInfo) *client {
 	if c := r.clients[id]; c != nil {
 		return c
 	}
-	if len(r.clients) >= r.max {
+	if len(r.clients) >= r.max && !r.forgetBrief() {
 		r.full++
 		return nil
 	}
-	c := &client{broke: -1, told: -1}
+	c := &client{broke: -1, told: -1, added: r.now()}
 	c.info.Store(&info)
-	c.lastSeen.Store(r.now())
+	c.lastSeen.Store(c.added)
 	r.clients[id], r.away[id] = c, c
 	return c
+}
+
+// A client that was heard of for less than briefTime, and has had no stream, gives its
+// place to another when there is none: clients open one at once, so that ids that are
+// made up for a call each keep none of them out. It is looked for them every sweepBrief.
+const (
+	briefTime  = time.Second
+	sweepBrief = 100 * time.Millisecond
+)
+
+// forgetBrief makes room and reports whether there is any; the caller holds mu.
+func (r *registry) forgetBrief() bool {
+	now := r.now()
+	if r.swept > 0 && now-r.swept < int64(sweepBrief) {
+		return false
+	}
+	r.swept = now
+	for id, c := range r.away {
+		seen := c.lastSeen.Load()
+		if c.broke < 0 && seen-c.added < int64(briefTime) && now-seen >= int64(briefTime) {
+			r.leave(id, c)
+			delete(r.clients, id)
+			delete(r.away, id)
+		}
+	}
+	return len(r.clients) < r.max
 }
 
 // attach makes s the newest stream of the client. The oldest beyond maxSessions is

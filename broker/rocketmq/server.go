@@ -42,8 +42,7 @@ type Server struct {
 	grpc     *grpc.Server
 	memory   *memory
 	answers  *answers
-	polls    chan struct{}           // one token for each waiting receive
-	refused  atomic.Uint64           // receives that found no token
+	polls    *polls
 	sniff    atomic.Pointer[sniffer] // nil before Run
 	resend   time.Duration
 	sendTime time.Duration  // how long a client may take to read a message or a command
@@ -63,7 +62,7 @@ func New(o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.withDefaults()
-	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: make(chan struct{}, o.MaxPolls),
+	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: &polls{max: o.MaxPolls},
 		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(o.unread), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute},
 		opened: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
 	var err error
@@ -80,7 +79,8 @@ func New(o Options) (*Server, error) {
 	if s.guard, err = newGuard(&o, s.stopping.Done()); err != nil {
 		return nil, err
 	}
-	options := append(bounded(s.memory, o.MaxStreams), grpc.ForceServerCodecV2(pb.Codec))
+	s.memory.anybody = s.guard == nil
+	options := append(bounded(s.memory, o.MaxStreams), grpc.ForceServerCodecV2(pb.NewCodec(s.memory.admit)))
 	unary, streams := []grpc.UnaryServerInterceptor{s.memory.arrived, s.answers.counted}, []grpc.StreamServerInterceptor{s.memory.arriving, s.answers.entering}
 	if s.sealed() {
 		unary, streams = append(unary, s.sealedUnary), append(streams, s.sealedStream)

@@ -9,8 +9,7 @@ func (s *Server) Usage() []bounds.Usage {
 	clients := bounds.Usage{Name: "client.registry", Unit: "client", Depth: int64(len(c.clients)), Limit: int64(c.max), Full: c.full}
 	c.mu.RUnlock()
 	all := []bounds.Usage{
-		clients, s.memory.Usage(), s.answers.Usage(),
-		{Name: "client.polls", Unit: "request", Depth: int64(len(s.polls)), Limit: int64(cap(s.polls)), Full: s.refused.Load()},
+		clients, s.memory.Usage(), s.answers.Usage(), s.polls.Usage(),
 	}
 	if g := s.guard; g != nil {
 		all = append(all, bounds.Usage{Name: "client.held", Unit: "request", Depth: g.held.Load(), Limit: maxHolds, Full: g.unheld.Load()})

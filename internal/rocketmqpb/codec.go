@@ -15,7 +15,17 @@ import (
 // are decoded without copying their bodies. It is safe for concurrent use.
 var Codec encoding.CodecV2 = codec{}
 
-type codec struct{}
+type codec struct {
+	admit func(m proto.Message, weight int64) bool // nil admits all
+}
+
+// NewCodec returns a Codec that asks before it decodes a message into m whether there
+// is room for it. weight is about what it takes then, in bytes, which can be hundreds
+// of times its size on the wire. What is not admitted stays empty, without an error;
+// small messages are not asked about. If decoding fails, it asks again with weight 0.
+func NewCodec(admit func(m proto.Message, weight int64) bool) encoding.CodecV2 {
+	return codec{admit: admit}
+}
 
 // Name is that of gRPC's own codec: the bytes are the same.
 func (codec) Name() string { return "proto" }
@@ -49,21 +59,33 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal decodes a message. The bodies of a SendMessageRequest share one
 // buffer, which lives as long as any of them.
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
 		return fmt.Errorf("rocketmqpb: %T is no message", v)
 	}
 	if req, ok := v.(*SendMessageRequest); ok {
-		b := data.Materialize()
-		if decodeSend(b, req) {
-			return nil
-		}
-		return proto.Unmarshal(b, req)
+		return c.decode(data.Materialize(), req)
 	}
 	buf := data.MaterializeToBuffer(wireBuffers)
 	defer buf.Free()
-	return proto.Unmarshal(buf.ReadOnlyData(), m)
+	return c.decode(buf.ReadOnlyData(), m)
+}
+
+// decode decodes a message for which there is room.
+func (c codec) decode(b []byte, m proto.Message) error {
+	asks := c.admit != nil && len(b) > light
+	if asks && !c.admit(m, weigh(m, b)) {
+		return nil
+	}
+	if req, ok := m.(*SendMessageRequest); ok && decodeSend(b, req) {
+		return nil
+	}
+	err := proto.Unmarshal(b, m)
+	if err != nil && asks {
+		c.admit(m, 0)
+	}
+	return err
 }
 
 // Sizes of the pooled buffers, as powers of two. gRPC does not give smaller ones
