@@ -10,11 +10,13 @@
 //
 // Business errors are a Status in the answer under gRPC status OK; a gRPC error
 // would make clients treat the whole node as broken. Only the Telemetry stream is
-// refused by a gRPC error, and a send for which there is no memory while it arrives.
+// refused by a gRPC error, and what there is no memory for while it arrives.
 //
 // # Memory
 //
-// The bytes of requests, over all connections, are bounded (memory.go). Without
+// The bytes of requests, over all connections, are bounded (memory.go), and so is what
+// they become when they are decoded (weight.go): one that would take half of all is
+// PAYLOAD_TOO_LARGE, a stream's RESOURCE_EXHAUSTED. Large headers count as well. Without
 // room a send is answered with TOO_MANY_REQUESTS; a request of any kind that has been
 // arriving for too long meanwhile ends with DEADLINE_EXCEEDED, the other gRPC error.
 // So does a receive, a pull, or a Telemetry stream with a question about a half message,
@@ -24,6 +26,13 @@
 // (answers.go): a message without room is not read from the log, and those of an answer
 // that broke off are given back. Who reads nothing loses its connection, so that it
 // keeps nobody else from receiving.
+//
+// # Floods
+//
+// The number of connections, of clients that are known and of calls that wait is
+// bounded, and a place that nobody uses is given to who comes: a connection without
+// calls (idle.go), a client id that was used once (registry.go), the call that has
+// waited for longest, as if its time were over (polls.go).
 //
 // # The end of a client
 //
@@ -114,7 +123,10 @@
 // there is no master a call waits with its request unread, until shortly before its
 // client gives it up; then, and when the master is lost in the middle of a call, the
 // answer is TOO_MANY_REQUESTS: try again. Telemetry ends with UNAVAILABLE, the third
-// gRPC error, and so does a receive of which a part was passed on already.
+// gRPC error, and so does a receive of which a part was passed on already. What clients
+// do not read of their answers is bounded at the replica as at the master, which cannot
+// see it: a call beyond a connection's share ends with RESOURCE_EXHAUSTED
+// (forward_answers.go).
 //
 // Routes name the nodes that serve (Options.Fronts), each as a broker of its own.
 // Clients refresh them every 30 s, and assignments every 5 s; what fails until then is
