@@ -52,6 +52,7 @@ type answers struct {
 	used  atomic.Int64  // bytes
 	full  atomic.Uint64 // messages that found no room, calls that were refused
 	slow  atomic.Int64  // stillTime, or less in tests; nanoseconds
+	young atomic.Int64  // idleFirst, or less in tests; nanoseconds
 
 	mu    sync.Mutex
 	last  uint64           // guarded by mu: number of the newest connection
@@ -62,6 +63,7 @@ type answers struct {
 func newAnswers(limit int64) *answers {
 	a := &answers{limit: limit, links: map[uint64]*link{}}
 	a.slow.Store(int64(stillTime))
+	a.young.Store(int64(idleFirst))
 	return a
 }
 

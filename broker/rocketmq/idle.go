@@ -32,7 +32,7 @@ func (l *link) idle(now time.Time) (d time.Duration, first bool) {
 	streams := l.streams
 	l.mu.Unlock()
 	called := time.Duration(l.called.Load())
-	if d = now.Sub(l.opened) - called; streams > 0 || d < idleFirst || called > 0 && d < idleAfter {
+	if d = now.Sub(l.opened) - called; streams > 0 || d < time.Duration(l.all.young.Load()) || called > 0 && d < idleAfter {
 		return 0, false
 	}
 	return d, called == 0
