@@ -243,7 +243,7 @@ func TestMadeUpClientsMakeRoom(t *testing.T) {
 // a replica, by many calls, and reads none. The replica holds a share for it, another
 // client is served beside it, and its connection is closed in the end.
 func TestAnswersThatNobodyReadsAtAReplicaAreBounded(t *testing.T) {
-	const size, calls = 1 << 20, 100
+	const size, calls = 1 << 20, 300
 	master := startReal(t)
 	r := startReplica(t, newThrone(master.addr), func(o *ForwarderOptions) { o.MaxRequests = 1 })
 	c := stubAt(t, r.addr)
