@@ -59,3 +59,34 @@ func TestChecksGoOnWithTheNextMaster(t *testing.T) {
 		})
 	}
 }
+
+// A master that hands over while somebody undoes progress waits for that: what was
+// collected before must not be appended behind it, and settle again.
+func TestAMasterDrainsBehindWhoUndoesProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := openMember(t, disk.NewMem(), sample(t), testLimits())
+		a.promote(1)
+		l := newLink(a)
+		defer func() {
+			a.Close()
+			l.close()
+		}()
+		a.answers()
+		a.publishN("orders", "m", 1)
+		a.ack("orders-billing", a.receive("orders-billing", "orders", 1, time.Hour)...)
+		if err := a.deltas.lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		at := a.Log().End()
+		drained := make(chan error, 1)
+		go func() { drained <- a.Drain(t.Context()) }()
+		synctest.Wait()
+		if a.Role() != RoleDraining || len(drained) > 0 || a.Log().End() != at {
+			t.Errorf("role %s, drained: %v, the log grew from %d to %d", a.Role(), len(drained) > 0, at, a.Log().End())
+		}
+		a.deltas.unlock()
+		if err := <-drained; err != nil || a.Log().End() == at {
+			t.Errorf("%v; the log ends at %d", err, a.Log().End())
+		}
+	})
+}

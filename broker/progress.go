@@ -168,6 +168,10 @@ func (b *Broker) flushProgress(ctx context.Context) {
 
 // flushHeld makes everything durable that was answered but not yet logged.
 func (b *Broker) flushHeld(ctx context.Context) error {
+	if err := b.deltas.lock(ctx); err != nil {
+		return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
+	}
+	defer b.deltas.unlock()
 	for _, o := range slices.Concat(b.collectProgress(true), b.collectSettles(), b.collectChecks()) {
 		if err := b.appendWait(ctx, o); err != nil {
 			return &Error{Op: "close", Kind: kindOfLog(err), Err: err}
