@@ -25,8 +25,9 @@ const (
 type book struct {
 	raft       *raft.Raft
 	machine    *machine
-	leadership uint64 // raft's term
-	crew       *crew  // ends with the leadership
+	leadership uint64          // raft's term
+	crew       *crew           // ends with the leadership
+	ctx        context.Context // likewise
 	// ask returns nil if the voter is in that leadership when it is asked.
 	ask func(ctx context.Context, voter raft.ServerID, leadership uint64) error
 
@@ -44,7 +45,7 @@ type question struct {
 
 // round is one round of questions; its answers have room for all.
 type round struct {
-	ctx     context.Context
+	ctx     context.Context // ends when nobody waits for answers any more
 	answers chan error
 }
 
@@ -214,6 +215,12 @@ func (b *book) questions(id raft.ServerID, q *question) {
 			r.answers <- err // room for all: each round asks a voter once
 			continue
 		}
-		r.answers <- b.ask(r.ctx, id, b.leadership)
+		// Not the round's context: rounds end with a majority, and an HTTP/1.1 connection
+		// ends with the request on it that is given up. The voter that is farthest away
+		// would cost a handshake each time.
+		ctx, cancel := context.WithTimeout(b.ctx, confirmTime)
+		err := b.ask(ctx, id, b.leadership)
+		cancel()
+		r.answers <- err
 	}
 }

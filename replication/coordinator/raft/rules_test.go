@@ -44,7 +44,7 @@ func TestNewerCommandStopsTheVoter(t *testing.T) {
 func TestVoterIsAskedOneQuestionAtATime(t *testing.T) {
 	var crew crew
 	started, over := make(chan struct{}, 8), make(chan struct{})
-	b := &book{crew: &crew, ask: func(context.Context, raft.ServerID, uint64) error {
+	b := &book{crew: &crew, ctx: t.Context(), ask: func(context.Context, raft.ServerID, uint64) error {
 		started <- struct{}{}
 		<-over
 		return nil
@@ -72,6 +72,35 @@ func TestVoterIsAskedOneQuestionAtATime(t *testing.T) {
 	if got := 1 + len(started); got != 2 {
 		t.Errorf("%d questions, want 2", got)
 	}
+}
+
+// TestTheLastVoterToAnswerKeepsItsConnection: a round ends with a majority, and the
+// request to a voter that has not answered yet goes on, for its connection would end
+// with it. It ends with the leadership.
+func TestTheLastVoterToAnswerKeepsItsConnection(t *testing.T) {
+	var crew crew
+	leading, depose := context.WithCancel(t.Context())
+	asked := make(chan context.Context, 1)
+	b := &book{crew: &crew, ctx: leading, ask: func(ctx context.Context, _ raft.ServerID, _ uint64) error {
+		asked <- ctx
+		<-ctx.Done()
+		return ctx.Err()
+	}}
+	ctx, over := context.WithCancel(t.Context())
+	r := &round{ctx: ctx, answers: make(chan error, 1)}
+	if !b.question("v", r) {
+		t.Fatal("not asked")
+	}
+	request := <-asked
+	over()
+	if err := request.Err(); err != nil {
+		t.Errorf("the request ended with the round: %v", err)
+	}
+	depose()
+	if err := <-r.answers; !errors.Is(err, context.Canceled) {
+		t.Errorf("the request did not end with the leadership: %v", err)
+	}
+	crew.end()
 }
 
 // TestBrokerOrdersForItsOwnGroupOnly: the key of one broker is no key to the records of

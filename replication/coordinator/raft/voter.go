@@ -406,7 +406,7 @@ func (v *Voter) preside(ctx context.Context, r *raft.Raft, fsm *machine) {
 	defer crew.end()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b := &book{raft: r, machine: fsm, crew: &crew, ask: v.ask}
+	b := &book{raft: r, machine: fsm, crew: &crew, ctx: ctx, ask: v.ask}
 	for {
 		// All that former leaders have decided must be in the state first.
 		b.leadership = r.CurrentTerm()
