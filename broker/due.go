@@ -63,6 +63,9 @@ func (b *Broker) dueLoop() {
 
 // step does what is due and returns when to come again.
 func (d *dueLoop) step() time.Duration {
+	if !d.b.serves() {
+		return farWake // who takes over must get to the end of the log; it goes on with what is due
+	}
 	now := d.b.clock.Now().UnixMilli()
 	if d.b.dueAll.Swap(false) {
 		d.blocked.hurry()

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -87,6 +88,37 @@ func TestAMasterDrainsBehindWhoUndoesProgress(t *testing.T) {
 		a.deltas.unlock()
 		if err := <-drained; err != nil || a.Log().End() == at {
 			t.Errorf("%v; the log ends at %d", err, a.Log().End())
+		}
+	})
+}
+
+// A master that hands over leaves what falls due to the next one, which could not get to
+// the end of the log else.
+func TestAMasterThatDrainsDeliversNothingThatFallsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := openMember(t, disk.NewMem(), delayed(t), testLimits())
+		a.promote(1)
+		l := newLink(a)
+		defer func() {
+			a.Close()
+			l.close()
+		}()
+		a.answers()
+		for i := range 100 {
+			a.publish(a.later("orders", fmt.Sprint(i), time.Second+time.Duration(i)*100*time.Millisecond))
+		}
+		time.Sleep(5 * time.Second)
+		if n := a.Status().Counts.Fired; n < 30 || n > 50 {
+			t.Fatalf("%d have fallen due", n)
+		}
+		if err := a.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // what was on its way, and the log's mark behind it
+		end := a.Log().End()
+		time.Sleep(2 * time.Second)
+		if got := a.Log().End(); got != end {
+			t.Errorf("the log grew from %d to %d", end, got)
 		}
 	})
 }
