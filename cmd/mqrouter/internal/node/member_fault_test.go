@@ -66,16 +66,17 @@ func (c *coordinated) memberWith(t *testing.T, name zone.Node, plaintext bool) *
 	return r
 }
 
-// until waits for what must come to be; the test's own time limit ends a wait that does
-// not.
+// until waits for what must come to be. A wait that is in vain says what for, which the
+// package's time limit would not.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	beat := time.NewTicker(5 * time.Millisecond)
 	defer beat.Stop()
+	late := time.After(3 * time.Minute)
 	for !ok() {
 		select {
 		case <-beat.C:
-		case <-t.Context().Done():
+		case <-late:
 			t.Fatal("never: " + what)
 		}
 	}
