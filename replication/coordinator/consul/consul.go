@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -49,6 +50,7 @@ type Options struct {
 	// Now is a monotonic clock, Wall the wall clock for reports; nil = time.Now.
 	Now, Wall func() time.Time
 	Logger    *slog.Logger // nil discards
+	Meter     metric.Meter // nil: nothing is measured
 }
 
 // standingEvery is how often a member tells where it stands while nobody needs it.
@@ -115,6 +117,9 @@ func New(o Options) (*Coordinator, error) {
 		if err := c.recall(g); err != nil {
 			return nil, err
 		}
+	}
+	if err := c.measure(); err != nil {
+		return nil, err
 	}
 	return c, nil
 }
@@ -349,8 +354,9 @@ func (c *Coordinator) Watch(ctx context.Context, group zone.Group, after uint64)
 			}
 			return s.term, nil
 		}
-		if index = meta.LastIndex; index < q.WaitIndex {
-			index = 0
+		next, idle := nextIndex(q.WaitIndex, meta.LastIndex)
+		if index = next; idle {
+			pause(ctx, retryTime)
 		}
 	}
 }

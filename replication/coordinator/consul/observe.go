@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/consul/api"
@@ -26,6 +27,7 @@ type observer struct {
 	c     *Coordinator
 	group zone.Group
 	news  chan struct{} // capacity 1: the state is another one
+	deaf  atomic.Bool   // Consul did not answer when it was asked last
 
 	mu      sync.Mutex
 	state   state                   // newest seen; guarded by mu, as is all below
@@ -65,14 +67,28 @@ func (o *observer) run(ctx context.Context) {
 				o.c.o.Logger.Debug("group's keys could not be read", "group", string(o.group), "err", err)
 			}
 			index = 0
+			o.deaf.Store(true)
 			pause(ctx, retryTime)
 			continue
 		}
+		o.deaf.Store(false)
 		o.take(s, o.c.o.Now())
-		if index = meta.LastIndex; index == 0 || meta.LastIndex < q.WaitIndex {
-			index = 0 // Consul was restored or started anew
+		next, idle := nextIndex(q.WaitIndex, meta.LastIndex)
+		if index = next; idle {
+			pause(ctx, retryTime)
 		}
 	}
+}
+
+// nextIndex is what the next blocking query waits beyond, and whether to pause before it:
+// nothing has changed. Consul answers so when its time is over; somebody between who does
+// not know of its indexes does so at once. 0 = the query does not block: the indexes begin
+// anew, as after a restore.
+func nextIndex(waited, last uint64) (next uint64, idle bool) {
+	if last < waited {
+		return 0, true
+	}
+	return last, last == waited
 }
 
 func pause(ctx context.Context, d time.Duration) {

@@ -25,6 +25,8 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "seed of faults and attacks; 0: always the same, in the long suite another one each time")
 
+var coordinatorFlag = flag.String("coordinator", "raft", "coordinator of TestRoundsOfFaults: raft or consul")
+
 var roundsFlag = flag.Int("rounds", 0, "rounds of TestRoundsOfFaults; 0: 20, in the long suite 200")
 
 // attackSeed replays an attack: every one prints the seed that it used.

@@ -149,7 +149,11 @@ func (k *consulCity) forget() {
 // given what they need of it.
 func underConsul(t *testing.T, c *cluster, k *consulCity) {
 	t.Helper()
-	text := strings.Replace(readFile(t, c.topology()), fmt.Sprintf("driver: raft, voters: [%s]", strings.Join(members, ", ")), "driver: consul", 1)
+	was := readFile(t, c.topology())
+	text := strings.Replace(was, fmt.Sprintf("driver: raft, voters: [%s]", strings.Join(members, ", ")), "driver: consul", 1)
+	if text == was {
+		t.Fatal("the topology is not as this expects")
+	}
 	if err := os.WriteFile(c.topology(), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}

@@ -211,6 +211,9 @@ func cutPair(a *arena, rnd *rand.Rand) blow {
 
 // voteless takes the coordinator's majority away: two of its three voters.
 func voteless(a *arena, rnd *rand.Rand) blow {
+	if a.consul != nil {
+		return withoutConsul(a, rnd)
+	}
 	stays, d := members[rnd.IntN(len(members))], between(rnd, 500*time.Millisecond, 4*time.Second)
 	gone := others(stays)
 	each := func(f func(string)) func() {
@@ -225,6 +228,21 @@ func voteless(a *arena, rnd *rand.Rand) blow {
 	}
 	return blow{name: fmt.Sprintf("SIGSTOP of two voters, %v, for %v", gone, d), last: d,
 		strike: each(func(v string) { a.signal(v, syscall.SIGSTOP) }), heal: each(func(v string) { a.signal(v, syscall.SIGCONT) })}
+}
+
+// withoutConsul stops all servers of Consul, or kills the one that leads.
+func withoutConsul(a *arena, rnd *rand.Rand) blow {
+	d, kills := between(rnd, 500*time.Millisecond, 4*time.Second), rnd.IntN(2) == 0
+	if !kills {
+		return blow{name: fmt.Sprintf("SIGSTOP of Consul for %v", d), last: d,
+			strike: func() { a.consul.signal(syscall.SIGSTOP) }, heal: func() { a.consul.signal(syscall.SIGCONT) }}
+	}
+	var victim *consulServer
+	return blow{name: fmt.Sprintf("SIGKILL of Consul's leader, down for %v", d), last: d,
+		strike: func() {
+			victim = a.consul.leader()
+			victim.running.kill()
+		}, heal: func() { a.consul.up(victim) }}
 }
 
 // everybody is a city without power.

@@ -58,8 +58,9 @@ type arena struct {
 	ledger *ledger
 	pulse  pulse // of publishes into the replicated group
 	watch  *reigns
-	said   []string // what was done in this round
-	sick   bool     // a disk is broken in this round: a node may end, and is started again
+	said   []string    // what was done in this round
+	consul *consulCity // nil: the members vote themselves
+	sick   bool        // a disk is broken in this round: a node may end, and is started again
 
 	mu   sync.Mutex
 	runs map[string][]*process // every process of each node; guarded by mu
@@ -76,6 +77,10 @@ func newArena(t *testing.T) *arena {
 		t.Fatal(err)
 	}
 	a.args = func(*clusterNode) []string { return []string{"--bind", "127.0.0.1"} }
+	if *coordinatorFlag == "consul" {
+		a.consul = startConsul(t)
+		underConsul(t, a.cluster, a.consul)
+	}
 	if a.program, err = breakable(); err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+	"go.opentelemetry.io/otel/metric"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
@@ -66,7 +67,7 @@ func (c city) consul(ctx context.Context, fsys disk.FS) (*consul.Coordinator, er
 	}
 	place, err := consul.New(consul.Options{
 		Client: client, Prefix: info.Coordinator.Prefix, Self: c.self.Name, Group: c.group, Groups: c.ownGroups,
-		Timing: scaled(consul.DefaultTiming(), info.Coordinator.Lease), Lineage: randomLineage, Logger: c.log,
+		Timing: scaled(consul.DefaultTiming(), info.Coordinator.Lease), Lineage: randomLineage, Logger: c.log, Meter: c.consulMeter(),
 		Memory: termFile{fs: fsys, dir: c.cfg.DataDir},
 	})
 	if err != nil {
@@ -74,6 +75,14 @@ func (c city) consul(ctx context.Context, fsys disk.FS) (*consul.Coordinator, er
 	}
 	c.onStop("consul", func() error { settings.Transport.CloseIdleConnections(); return nil })
 	return place, nil
+}
+
+// consulMeter returns nil for a node that measures nothing.
+func (c city) consulMeter() metric.Meter {
+	if c.meters == nil {
+		return nil
+	}
+	return c.meter()
 }
 
 // noteAlone tells the term of this node's group that the topology has no other one,
