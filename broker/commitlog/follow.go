@@ -313,7 +313,7 @@ func (l *Log) setTable(rows []LineageStart) {
 // at least what is below.
 //
 // Errors: a *RawError, which is ship.ErrCommitted when to is below Committed;
-// ErrStopped; ErrNotStarted; *CorruptError.
+// ErrStopped; ErrNotStarted; *CorruptError; those of Options.Keep.
 func (l *Log) Truncate(ctx context.Context, to record.Position) error {
 	if err := l.follow(); err != nil {
 		return err
@@ -332,10 +332,33 @@ func (l *Log) Truncate(ctx context.Context, to record.Position) error {
 	if _, _, err := l.LastFrame(ctx, to); err != nil {
 		return err
 	}
+	if err := l.keep(ctx, to); err != nil {
+		return err
+	}
 	if err := l.cutTo(to, cutRows(*l.table.Load(), to)); err != nil {
 		return l.writer.fault(err)
 	}
 	return nil
+}
+
+// Keep saves what stands at or above a position, before the store is replaced by
+// another one; see Options.Keep.
+//
+// Errors: ErrStopped; ErrNotStarted; those of Options.Keep.
+func (l *Log) Keep(ctx context.Context, from record.Position) error {
+	if err := l.follow(); err != nil {
+		return err
+	}
+	defer l.following.mu.Unlock()
+	return l.keep(ctx, max(from, l.Begin()))
+}
+
+// keep is Keep with mu held.
+func (l *Log) keep(ctx context.Context, from record.Position) error {
+	if l.options.Keep == nil || from >= l.End() {
+		return nil
+	}
+	return l.options.Keep(ctx, from, l.End())
 }
 
 // cutTo cuts the log and leaves it the lineages. META first says that it will be

@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"context"
 	"log/slog"
 	"math/rand/v2"
 
@@ -131,6 +132,12 @@ type Options struct {
 	// asked about that, so a log that was opened with Follow is opened without it only
 	// with LeaveGroup.
 	Follow bool
+
+	// Keep is called before a log that follows drops what stands from a position up to
+	// its end, or its owner replaces it: what may be needed of it is saved and durable
+	// when it returns nil, and with an error nothing is dropped. It may read the log, and
+	// must not change it. Nil: nothing is kept.
+	Keep func(ctx context.Context, from, end record.Position) error
 
 	// Deliver is called by one goroutine, strictly in position order, with each
 	// entry that was committed since Start exactly once. The writer works on
