@@ -31,7 +31,9 @@
 // it first does: one master writes a lineage and gives each of its positions once.
 // That end is the common prefix, which both sides compute and the last frame below it
 // confirms. A replica that would have to give up what it knows to be committed does
-// not: it is diverged, and stops with a [DivergedError].
+// not: it is diverged, and stops with a [DivergedError], which says where the logs part
+// when both lineage tables tell. What it drops, or gives up with its whole store, its
+// log saves first (FollowerLog.Keep), or it does not follow.
 //
 // A replica acknowledges what is on its disk, of the epoch that it knows to be the
 // highest, through the session that it wrote it by. One that acknowledges more than

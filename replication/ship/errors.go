@@ -74,6 +74,8 @@ type DivergedError struct {
 	Epoch     uint64
 	What      string          // constant text
 	Common    record.Position // end of what both logs have in common, if it is known
+	Verified  bool            // Common is where the logs part: their lineages say so, and nothing that was compared differs
+	LogEpoch  uint64          // of the replica's last lineage
 	Committed record.Position // of the replica
 	End       record.Position // of the replica
 }

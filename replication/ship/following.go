@@ -97,12 +97,16 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-func (s *following) diverged(what string, common record.Position) error {
+func (s *following) diverged(what string, common record.Position) *DivergedError {
 	l := s.f.o.Log
-	return &DivergedError{
+	err := &DivergedError{
 		Group: s.f.o.Group, Master: s.to.master, Epoch: s.to.epoch, What: what,
 		Common: common, Committed: l.Committed(), End: l.End(),
 	}
+	if rows := l.Lineage(); len(rows) > 0 {
+		err.LogEpoch = rows[len(rows)-1].Epoch
+	}
+	return err
 }
 
 // run takes what the master sends until the session ends.
@@ -203,8 +207,6 @@ func (s *following) align(ctx context.Context, lead *wire.Lead) error {
 		return breach(fmt.Sprintf("a master of epoch %d answered for epoch %d", lead.Epoch, s.to.epoch))
 	case lead.Incarnation != l.Incarnation():
 		return s.diverged("another store of the same name", 0)
-	case lead.From < committed:
-		return s.diverged("the master does not have what is committed here", lead.From)
 	case lead.From < begin || lead.From > end:
 		return breach("the master goes on where this log does not stand")
 	}
@@ -222,12 +224,17 @@ func (s *following) align(ctx context.Context, lead *wire.Lead) error {
 			return s.diverged("the logs differ below the end of a common lineage", lead.From)
 		}
 	}
+	if lead.From < committed {
+		err := s.diverged("the master does not have what is committed here", lead.From)
+		err.Verified = true
+		return err
+	}
 	if lead.From < end || len(table) > 0 && table[len(table)-1].First >= lead.From {
 		if err := l.Truncate(ctx, lead.From); err != nil {
 			if errors.Is(err, ErrCommitted) {
 				return s.diverged("the master does not have what is committed here", lead.From)
 			}
-			return &LogError{Op: "truncate", Err: err}
+			return restoring("truncate", err)
 		}
 		s.f.o.Logger.Info("log truncated to what is common with the master's", "peer", string(s.to.master), "to", lead.From, "was", end)
 		s.f.metrics.truncated(uint64(end - lead.From))

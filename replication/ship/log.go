@@ -128,8 +128,15 @@ type FollowerLog interface {
 	// Truncate drops what stands at or above to, which is where a frame begins or
 	// ends, and the rows of the lineage table that begin there or above. Both are
 	// durable when it returns nil; a crash before leaves a prefix that is at least
-	// as long. ErrCommitted when to is below Committed.
+	// as long. ErrCommitted when to is below Committed; ErrFull when there is no room to
+	// save what may be needed of it, which is done first: nothing was dropped then.
 	Truncate(ctx context.Context, to record.Position) error
+
+	// Keep saves what stands at or above from and may be needed, as Truncate does with
+	// what it drops: before the store is replaced. It is durable at nil.
+	//
+	// Errors: ErrFull when there is no room for it; others say that it cannot be read.
+	Keep(ctx context.Context, from record.Position) error
 
 	// LastFrame is as in LeaderLog.
 	LastFrame(ctx context.Context, end record.Position) (f Fingerprint, ok bool, err error)

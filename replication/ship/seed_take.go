@@ -27,6 +27,9 @@ func (s *following) seed(ctx context.Context, answer wire.Frame) error {
 	case committed > begin && x.Begin <= committed:
 		return s.diverged("the master would replace what it could go on from", x.Begin)
 	}
+	if err := s.keep(ctx, &x); err != nil {
+		return err
+	}
 	files := make([]File, len(x.Files))
 	for i, f := range x.Files {
 		files[i] = File{Name: f.Name, Size: int64(f.Size)}
@@ -51,6 +54,24 @@ func (s *following) seed(ctx context.Context, answer wire.Frame) error {
 	}
 	o.Logger.Info("store replaced by the master's", "peer", string(s.to.master), "begin", x.Begin)
 	return ErrReplaced
+}
+
+// keep has the log save what it has and the master has not: the store is going to be
+// replaced.
+func (s *following) keep(ctx context.Context, x *wire.Seed) error {
+	l := s.f.o.Log
+	begin, end, _, _ := s.f.positions()
+	if l.Incarnation() == 0 || begin == end {
+		return nil
+	}
+	common, ok := commonEnd(extent{lineage: l.Lineage(), begin: begin, end: end}, extent{lineage: x.Lineage, begin: x.Begin, end: x.Begin})
+	if !ok {
+		common = begin
+	}
+	if err := l.Keep(ctx, common); err != nil {
+		return restoring("keep", err)
+	}
+	return nil
 }
 
 // filePart takes the next part of a file and returns its length.

@@ -72,6 +72,9 @@ func (l *Leader) serve(ctx context.Context, cancel context.CancelFunc, node zone
 	from, how, what := l.plan(&f)
 	if how == planRefuse {
 		l.o.Logger.Error("replica has diverged", "peer", string(node), "what", what, "common", from, "committed", f.Committed, "end", f.End)
+		if f.Incarnation == l.o.Log.Incarnation() && from >= f.Begin && from > 0 {
+			return l.tellApart(ctx, stream, from, what)
+		}
 		return l.refuse(ctx, stream, wire.CodeDiverged, what)
 	}
 	if how == planSeed {
@@ -85,15 +88,10 @@ func (l *Leader) serve(ctx context.Context, cancel context.CancelFunc, node zone
 		return l.refuse(ctx, stream, wire.CodeNotMaster, err.Error())
 	}
 	defer l.leave(s)
-	lead := wire.Lead{
-		Incarnation: l.o.Log.Incarnation(), Epoch: l.o.Term.Epoch, From: from, Begin: l.o.Log.Begin(),
-		Committed: l.o.Log.Committed(), Lineage: l.o.Log.Lineage(),
-	}
-	last, ok, err := l.o.Log.LastFrame(ctx, from)
+	lead, err := l.leadFrom(ctx, from)
 	if err != nil {
 		return err
 	}
-	lead.HasLast, lead.Last = ok, wire.LogFingerprint(last)
 	if lead.Begin > from { // trimmed meanwhile: the replica asks again
 		return ErrTrimmed
 	}
@@ -102,6 +100,32 @@ func (l *Leader) serve(ctx context.Context, cancel context.CancelFunc, node zone
 	}
 	l.o.Logger.Info("replica follows", "peer", string(node), "from", from, "behind", l.o.Log.End()-from)
 	return s.run(ctx)
+}
+
+// leadFrom says what the log is, for one that is to go on from a position.
+func (l *Leader) leadFrom(ctx context.Context, from record.Position) (wire.Lead, error) {
+	x := wire.Lead{
+		Incarnation: l.o.Log.Incarnation(), Epoch: l.o.Term.Epoch, From: from, Begin: l.o.Log.Begin(),
+		Committed: l.o.Log.Committed(), Lineage: l.o.Log.Lineage(),
+	}
+	last, ok, err := l.o.Log.LastFrame(ctx, from)
+	x.HasLast, x.Last = ok, wire.LogFingerprint(last)
+	return x, err
+}
+
+// tellApart tells a replica where the two logs part, and ends the session: it has
+// committed what is not here. It finds that by itself, and so knows what to set aside.
+func (l *Leader) tellApart(ctx context.Context, stream wire.Stream, from record.Position, what string) error {
+	x, err := l.leadFrom(ctx, from)
+	if err != nil {
+		return err
+	}
+	x.Begin = min(x.Begin, from) // nothing is going to be shipped from there
+	if err := stream.Send(ctx, wire.Frame{Type: wire.TypeLead, Payload: x.Append(nil)}); err != nil {
+		return err
+	}
+	l.metrics.refused(wire.CodeDiverged)
+	return &protocolError{what: "session refused: " + what, code: wire.CodeDiverged}
 }
 
 func (l *Leader) refuse(ctx context.Context, stream wire.Stream, code wire.Code, text string) error {

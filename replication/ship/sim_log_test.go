@@ -279,6 +279,8 @@ func (l *simLog) Truncate(_ context.Context, to record.Position) error {
 	return nil
 }
 
+func (l *simLog) Keep(context.Context, record.Position) error { return nil }
+
 // ids returns the numbers of the records in the log, in order, from Begin on.
 func (l *simLog) ids() []uint64 {
 	l.mu.Lock()
