@@ -15,7 +15,30 @@ import (
 // indexes and snapshots, is removed. A power cut in between leaves a store without a
 // log, which is as good, or the old one.
 func SetAside(fsys disk.FS, dir string, at time.Time) (folder string, err error) {
-	folder = fmt.Sprintf("log.damaged-%s", at.UTC().Format("20060102T150405Z"))
+	return moveLog(fsys, dir, "log.damaged-", at)
+}
+
+// Forsake removes the store, which is not open, of a member whose log has parted from
+// its group's, once SetTailAside has saved what the group does not have: the next Open
+// finds none and is given its master's. A power cut in between leaves the old one, or
+// none and perhaps the folder log.parted-<time>, which nobody needs.
+func Forsake(fsys disk.FS, dir string, at time.Time) error {
+	folder, err := moveLog(fsys, dir, "log.parted-", at)
+	if err != nil {
+		return err
+	}
+	if err := removeAll(fsys, path.Join(dir, folder), func(string) bool { return true }); err != nil {
+		return err
+	}
+	if fsys.Remove(path.Join(dir, folder)) != nil {
+		return nil // an empty folder harms nobody
+	}
+	return fsys.SyncDir(dir)
+}
+
+// moveLog gives the log another name, and removes what was derived from it.
+func moveLog(fsys disk.FS, dir, prefix string, at time.Time) (folder string, err error) {
+	folder = fmt.Sprintf("%s%s", prefix, at.UTC().Format("20060102T150405Z"))
 	if err := fsys.Rename(path.Join(dir, "log"), path.Join(dir, folder)); err != nil {
 		return "", err
 	}

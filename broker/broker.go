@@ -15,6 +15,7 @@ import (
 	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/broker/queue"
+	"github.com/mqrouter/mqrouter/broker/tails"
 	"github.com/mqrouter/mqrouter/broker/timer"
 	"github.com/mqrouter/mqrouter/broker/transaction"
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -42,6 +43,7 @@ type Broker struct {
 	member  *Member // nil: alone
 	scrub   *commitlog.Scrubber
 	shared  *commitlog.Log // of a member: the log as shipping sees it; nil when alone
+	tails   *tails.Store   // of a member: what it had and its group has not; nil when alone
 	role    atomic.Uint32  // a Role
 	deposed chan struct{}  // closed when a master has become none
 	indexes *queue.Store
@@ -193,11 +195,18 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 	if err := b.finishInstall(o); err != nil {
 		return openError(err)
 	}
+	var keep func(context.Context, record.Position, record.Position) error
+	if b.member != nil {
+		keep = b.keepTail
+		if b.tails = b.member.Tails; b.tails == nil {
+			b.tails = NewTails(b.fs, b.dir)
+		}
+	}
 	log, err := commitlog.Open(ctx, commitlog.Options{
 		FS: b.fs, Dir: path.Join(b.dir, "log"), Group: b.self, Rand: o.Rand,
 		SegmentBytes: o.Limits.SegmentBytes, MaxBatchBytes: o.Limits.MaxBatchBytes,
 		QueueBytes: o.Limits.QueueBytes, TailBytes: o.Limits.TailBytes,
-		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver, Follow: b.member != nil, LeaveGroup: o.LeaveGroup,
+		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver, Follow: b.member != nil, LeaveGroup: o.LeaveGroup, Keep: keep,
 	})
 	if err != nil {
 		return openError(err)

@@ -139,7 +139,9 @@
 // the log still holds, under the numbers that the newest snapshot says, unless
 // the log leaves open which those are. While a replica is given its store, the files
 // incoming-* hold it; once they are all there, INSTALL says so, and Open makes them
-// the store. A log that is damaged is moved aside to log.damaged-<time> (SetAside). The
+// the store. A log that is damaged is moved aside to log.damaged-<time> (SetAside). What a
+// member's log had and its group has not is in tails/ (package tails), saved before the
+// log drops it (keep.go). The
 // bodies of control records are described in control.go and
 // cause.go.
 //

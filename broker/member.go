@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker/commitlog"
+	"github.com/mqrouter/mqrouter/broker/tails"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -27,6 +28,12 @@ type Member struct {
 	// Begin is where the master's log begins, as it last told: a replica keeps what
 	// the master keeps. Nil or 0: nothing is trimmed.
 	Begin func() record.Position
+	// Forced is the epoch of the last fail-over with loss that an operator ordered, as
+	// far as it is known here; 0 or nil: none.
+	Forced func() uint64
+	// Tails is where a tail of the log is saved that the group does not have, before it is
+	// dropped. Nil: NewTails of the broker's folder.
+	Tails *tails.Store
 }
 
 // Role is what a broker is in its group.
