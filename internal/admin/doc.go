@@ -24,6 +24,9 @@
 //	POST /v1/brokergroup/switch    hand a broker group over to another node (its master)
 //	POST /v1/brokergroup/failover  make a node the master without the one before (any member)
 //	GET /v1/brokergroup/extent     count records between two positions of the log (members): from, to
+//	GET /v1/tails             what a member's log had and its group has not; with ?id= a page of one:
+//	                          from, after, limit, topic, message, all, whole
+//	POST /v1/tails/drop       remove one for ever
 //
 // The server binds loopback addresses only, unless it has a TLS configuration
 // that asks for client certificates. What changes something is a POST with a

@@ -70,6 +70,7 @@ type Options struct {
 	Groups       Groups       // nil on a node without
 	Waiting      Waiting      // nil on a node without
 	BrokerGroups BrokerGroups // nil on a node without
+	Tails        Tails        // nil on a node without
 	// Operator, with TLS, judges who may change something; nil lets everybody
 	// whom TLS lets in.
 	Operator func(*tls.ConnectionState) error
@@ -208,6 +209,9 @@ func (s *Server) routes(o *Options) http.Handler {
 	}
 	if o.BrokerGroups != nil {
 		s.brokerGroupRoutes(mux, o.BrokerGroups)
+	}
+	if o.Tails != nil {
+		s.tailRoutes(mux, o.Tails)
 	}
 	return mux
 }

@@ -110,5 +110,9 @@ func (n *groupNode) note() string {
 	if len(n.SetAside) > 0 {
 		notes = append(notes, "set aside in its data folder: "+strings.Join(n.SetAside, " "))
 	}
+	if n.Tails > 0 {
+		notes = append(notes, fmt.Sprintf("keeps %s of %s that the group has not: see mqrouter tail list",
+			count(n.TailMessages, "message", "messages"), count(n.Tails, "tail", "tails")))
+	}
 	return strings.Join(notes, "; ")
 }

@@ -29,8 +29,7 @@ With --allow-loss any node that answers will do, unless the master answers, or o
 is in sync could take over. First is said what would be given up: from which position
 on, how many bytes are known to have been committed beyond, and of which topics as far
 as any node that answers has them. The new master begins a new lineage; a node that has
-more is set aside when it comes back, with its log, for nobody but an operator knows
-what that is worth.
+more keeps that as a tail when it comes back, and follows: see mqrouter tail.
 
 --preview says all of that and does nothing. Without it the command asks before
 something is lost, or wants --yes. It needs an operator's certificate where admin

@@ -51,7 +51,10 @@ type groupNode struct {
 	Records   *int     `json:"behind_records,omitempty"` // nil: not counted
 	More      bool     `json:"behind_more,omitempty"`    // Records counts a part of them
 	SetAside  []string `json:"set_aside,omitempty"`
+	Tails     int      `json:"tails,omitempty"`         // that it keeps: what its log had and the group has not
 	Problem   string   `json:"problem,omitempty"`
+
+	TailMessages int `json:"tail_messages,omitempty"` // of clients, in all of them
 
 	member *admin.Member // nil: it does not answer, or is no member
 	info   *zone.NodeInfo
@@ -112,6 +115,10 @@ func viewGroup(t *zone.Topology, g *zone.GroupInfo, all []admin.Status) *brokerG
 		m := s.Member
 		row.member, row.Epoch, row.LogEpoch, row.Problem, row.SetAside = m, s.Topology.Epoch, m.LogEpoch, m.Problem, m.SetAside
 		row.Committed, row.Synced, row.End, row.State = m.Committed, m.Synced, m.End, m.Role
+		row.Tails = len(m.Tails)
+		for _, x := range m.Tails {
+			row.TailMessages += x.Messages
+		}
 		v.hear(m.Epoch, m.Master, m.InSync, m.Proposed)
 		v.hearOfConsul(m)
 		if m.Role == "master" && (master == nil || m.Epoch > master.Epoch) {

@@ -89,7 +89,7 @@ Start with:  mqrouter dev`,
 		newDev(e),
 		newBroker(e), newRouter(e), newCacheSync(e), newCoordinator(e),
 		newTopology(e), newTopic(e), newGroup(e), newBrokerGroup(e),
-		newPublish(e), newRecall(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e), newDLQ(e), newWaiting(e), newFlow(e),
+		newPublish(e), newRecall(e), newConsume(e), newBroadcast(e), newCache(e), newMessage(e), newDLQ(e), newWaiting(e), newTail(e), newFlow(e),
 		newStatus(e), newBench(e), newPKI(e), newACL(e), newVersion(e),
 	)
 	demandCommands(root)

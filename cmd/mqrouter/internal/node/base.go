@@ -79,6 +79,7 @@ type base struct {
 	groups   admin.Groups           // likewise
 	waiting  admin.Waiting          // likewise
 	orders   admin.BrokerGroups     // nil unless a member of a group with several nodes; likewise
+	tailed   admin.Tails            // likewise
 
 	keyFault atomic.Pointer[string] // why the file of gossip keys is not in force here
 }
@@ -236,7 +237,7 @@ func (b *base) serveAdmin(ctx context.Context, n admin.Node, topology func() *zo
 	if addr == "" {
 		return nil
 	}
-	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Flows: b.flowDesk, Groups: b.groups, Waiting: b.waiting, BrokerGroups: b.orders, Operator: operatorOnly, Listen: b.net.Listen}
+	o := admin.Options{Addr: addr, Node: n, Metrics: b.meters.Handler(), Logger: b.log, DeadLetters: b.letters, Flows: b.flowDesk, Groups: b.groups, Waiting: b.waiting, BrokerGroups: b.orders, Tails: b.tailed, Operator: operatorOnly, Listen: b.net.Listen}
 	if b.cfg.AdminTLS {
 		o.Addr = b.cfg.Listen(addr)
 		o.TLS = b.tls(topology, zone.RoleAdmin, zone.RoleBroker, zone.RoleRouter, zone.RoleCacheSync, zone.RoleCoordinator).Server()

@@ -24,7 +24,9 @@
 // life. Clients that wait for a master while this node becomes it go on to itself. A
 // node that stops while it is master commits what it holds and gives its epoch back, so
 // that another member is elected at once. A log that has diverged is set aside: the
-// node neither follows nor is elected until an operator has decided.
+// node neither follows nor is elected until an operator has decided. Where an operator's
+// fail-over explains it, the decision was made: what the group does not have is saved
+// as a tail, the store removed, and the next life is given a copy of the master's.
 //
 // Operators' questions are answered by the master alone; replicas have nothing of their
 // own to tell, and say who decides where an order was meant for a master. A master hands

@@ -7,7 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/broker/rocketmq"
+	"github.com/mqrouter/mqrouter/broker/tails"
 	"github.com/mqrouter/mqrouter/internal/bounds"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/internal/gossip"
@@ -34,6 +36,9 @@ type memberNode struct {
 	masters *masters.Directory
 	door    *door
 	guard   *peer.TLS
+
+	tails      *tails.Store // what the log had and the group has not
+	tailReader *broker.TailReader
 
 	life      atomic.Pointer[life]               // nil between two
 	forwarder atomic.Pointer[rocketmq.Forwarder] // what passes clients on; nil when nothing does
@@ -83,6 +88,8 @@ func (m *memberNode) start(ctx context.Context) error {
 		}
 	}
 	m.cfg.Limits.Set(&m.o.Limits)
+	m.tails = broker.NewTails(m.o.FS, m.cfg.DataDir)
+	m.tailReader = broker.NewTailReader(m.tails)
 	if err := m.joinCity(m.topologyNow); err != nil {
 		return err
 	}
@@ -96,7 +103,7 @@ func (m *memberNode) start(ctx context.Context) error {
 	}
 	m.watched.queues.add(m.usage)
 	desk := memberDesk{m}
-	m.letters, m.flowDesk, m.groups, m.waiting, m.orders = desk, desk, desk, waitingOf{desk}, orderDesk{m}
+	m.letters, m.flowDesk, m.groups, m.waiting, m.orders, m.tailed = desk, desk, desk, waitingOf{desk}, orderDesk{m}, tailDesk{m}
 	if err := m.serveAdmin(ctx, m, m.topologyNow); err != nil {
 		return err
 	}

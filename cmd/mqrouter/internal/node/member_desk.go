@@ -181,6 +181,12 @@ func (m *memberNode) memberStatus(l *life) *admin.Member {
 			x.Lost = lossOf(t.Lost)
 		}
 	}
+	if list, err := m.tails.List(); len(list) > 0 || err != nil {
+		x.Tails = tailsOf(list, m.self)
+		if err != nil && x.Problem == "" {
+			x.Problem = err.Error()
+		}
+	}
 	if l == nil {
 		return x
 	}

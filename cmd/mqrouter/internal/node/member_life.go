@@ -67,7 +67,8 @@ func (l *life) open(ctx context.Context) error {
 	l.broker, err = broker.Open(ctx, broker.Options{FS: m.o.FS, Wall: m.o.Wall, Limits: m.o.Limits, Dir: m.cfg.DataDir, Node: m.self,
 		Topology: m.topologyNow(), Logger: m.log, Meter: m.meter(), Tracer: m.tracer(), ChangeOf: changeOf,
 		Member: &broker.Member{Lease: l.holdsLease, Master: l.master, InSync: l.inSync,
-			Begin: func() record.Position { return record.Position(l.begin.Load()) }}})
+			Begin:  func() record.Position { return record.Position(l.begin.Load()) },
+			Forced: m.forced, Tails: m.tails}})
 	if err != nil {
 		return err
 	}
@@ -253,6 +254,9 @@ func (l *life) awaitElection(ctx context.Context, ended <-chan error) turning {
 					err = nil
 				}
 				return turning{follower: err, ended: true}
+			}
+			if l.m.gaveUp(t, diverged) {
+				return turning{follower: l.part(ctx, diverged), ended: true}
 			}
 			l.setAside(err)
 			ended, aside = nil, err // clients still have to find the master, and an operator may elect this node

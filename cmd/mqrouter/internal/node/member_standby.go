@@ -39,6 +39,10 @@ func (m *memberNode) live(ctx context.Context) error {
 			return nil
 		}
 		m.say(err)
+		if errors.Is(err, errParted) && m.forsake() {
+			futile = 0
+			continue
+		}
 		lasted := time.Since(began)
 		wait := reopenAfter - lasted
 		if err != nil && served {
