@@ -69,7 +69,7 @@ type TailPage struct {
 type TailMessage struct {
 	Position     uint64    `json:"position"` // of the log that had it, with End
 	End          uint64    `json:"end"`
-	After        uint64    `json:"after"` // end of the message before that is to be offered: nothing is between the two
+	After        uint64    `json:"after"`        // end of the message before that is to be offered: nothing is between the two
 	Kind         string    `json:"kind"`         // message, delayed, half, committed; landing, due, broker
 	Acknowledged string    `json:"acknowledged"` // yes, perhaps
 	Topic        string    `json:"topic,omitempty"`
@@ -81,8 +81,8 @@ type TailMessage struct {
 	Stored       time.Time `json:"stored,omitzero"`
 	DeliverAt    time.Time `json:"deliver_at,omitzero"`
 	BodySize     int       `json:"body_size"`
-	Body         []byte    `json:"body,omitempty"`    // its beginning
-	Not          string    `json:"not,omitempty"`     // why it is not offered again
+	Body         []byte    `json:"body,omitempty"`   // its beginning
+	Not          string    `json:"not,omitempty"`    // why it is not offered again
 	Record       []byte    `json:"record,omitempty"` // of TailQuery.Whole
 }
 

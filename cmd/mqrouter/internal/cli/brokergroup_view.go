@@ -51,7 +51,7 @@ type groupNode struct {
 	Records   *int     `json:"behind_records,omitempty"` // nil: not counted
 	More      bool     `json:"behind_more,omitempty"`    // Records counts a part of them
 	SetAside  []string `json:"set_aside,omitempty"`
-	Tails     int      `json:"tails,omitempty"`         // that it keeps: what its log had and the group has not
+	Tails     int      `json:"tails,omitempty"` // that it keeps: what its log had and the group has not
 	Problem   string   `json:"problem,omitempty"`
 
 	TailMessages int `json:"tail_messages,omitempty"` // of clients, in all of them
