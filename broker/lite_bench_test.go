@@ -1,8 +1,10 @@
 package broker
 
 import (
+	"context"
 	"fmt"
 	"runtime"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,4 +82,41 @@ func BenchmarkLiteTopics(b *testing.B) {
 	b.ReportMetric((float64(lives-before)-float64(again-lives))/float64(b.N), "B/topic")
 	b.ReportMetric(float64(chosen-again)/float64(b.N), "B/subscription")
 	b.ReportMetric(float64(got)/b.Elapsed().Seconds(), "msgs/s")
+}
+
+// BenchmarkLiteShared has a thousand clients that share a lite topic wait for messages,
+// which come one after the other: each is published when the one before is acknowledged.
+func BenchmarkLiteShared(b *testing.B) {
+	topo := sample(b, "  - name: orders\n    route: local\n",
+		"  - name: orders\n    route: local\n  - name: chat\n    kind: lite\n    route: local\n    lite: {topics: 1000, subscriptions: 10000}\n",
+		"consumer_groups:\n", "consumer_groups:\n  - {name: chatters, topics: [chat]}\n")
+	s := open(b, disk.NewMem(), "rz05-a-1", topo, testLimits())
+	ctx, cancel := context.WithCancel(b.Context())
+	var clients sync.WaitGroup
+	done := make(chan struct{})
+	for i := range 1000 {
+		name := fmt.Sprint("c", i)
+		if err := s.SyncLite(ctx, LiteRequest{Group: chatters, Topic: "chat", ClientID: name, Action: LiteReplace, Names: []string{"room"}}); err != nil {
+			b.Fatal(err)
+		}
+		clients.Go(func() {
+			for ctx.Err() == nil {
+				list, _ := s.Receive(ctx, ReceiveRequest{Group: chatters, Topic: "chat", Filter: Filter{All: true}, Max: 32, Wait: time.Hour, Invisible: time.Minute, ClientID: name})
+				for _, d := range list {
+					if s.Ack(ctx, chatters, "chat", d.Handle) == nil {
+						done <- struct{}{}
+					}
+				}
+			}
+		})
+	}
+	out := make([]PublishResult, 1)
+	for b.Loop() {
+		if err := s.Publish(ctx, []Message{{Topic: s.Topology().FindTopic("chat"), ID: "m", Queue: AnyQueue, Body: []byte("hello"), MessageGroup: "room"}}, out); err != nil || out[0].Err != nil {
+			b.Fatal(err, out[0].Err)
+		}
+		<-done
+	}
+	cancel()
+	clients.Wait()
 }

@@ -47,10 +47,14 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 	defer h.end(attempt)
 	deadline := time.NewTimer(max(r.Wait, 0))
 	defer deadline.Stop()
+	var woken *consumer.Waiter // whose wake-up the next look uses
 	for {
 		// In line before the look, so that nothing can come unseen between.
 		w := h.disp.WaitFor(r.ClientID)
 		list, more, err := b.take(ctx, h, &r, attempt)
+		if woken != nil {
+			woken.Stop() // only now: before, it would wake another for the same message
+		}
 		if err != nil {
 			w.Stop()
 			return nil, err
@@ -64,19 +68,21 @@ func (b *Broker) Receive(ctx context.Context, r ReceiveRequest) ([]Delivery, err
 			if r.Wait > 0 && over(deadline.C) {
 				return nil, nil
 			}
+			woken = nil
 			continue // the filter let none of those through that were looked at
 		}
-		err = b.waitTurn(ctx, h, w, deadline.C)
-		w.Stop()
-		if err != nil {
+		if err = b.waitTurn(ctx, h, w, deadline.C); err != nil {
+			w.Stop()
 			if errors.Is(err, errWaitOver) {
 				err = nil
 			}
 			return nil, err
 		}
 		if b.handsOf(h.sub.key) != h {
+			w.Stop()
 			return nil, &Error{Op: "receive", Kind: KindBusy, Group: r.Group, Topic: r.Topic, Text: "the subscription changed"}
 		}
+		woken = w
 	}
 }
 

@@ -57,7 +57,8 @@
 // sleeps: only its first unsettled offset is known, and it holds up nobody, however much
 // waits in it. When it is chosen the index is read anew from there on (lite_scan.go); so
 // is the tail of one behind which more waits than MaxWaiting allows. Whoever waits is
-// woken for its own message groups, and one of all to look at the index.
+// woken for its own message groups, one client at a time of those that share one, and
+// one of all to look at the index.
 //
 // In order, each delivery is told by the next delta: a crash then forgets only
 // deliveries of the last moments, and what is in hands, its attempts and its attempt

@@ -18,30 +18,80 @@ const leastWaiting = 64
 // of a chosen one sleeps, too, when too many offsets wait.
 type lite struct {
 	clients map[string]*liteClient
-	chosen  map[uint64][]*liteClient // by message group; never an empty list
-	asleep  map[uint64]uint64        // by message group: the first offset that is not sorted into it; all settled below, or sorted
-	waking  map[uint64]struct{}      // asleep, and chosen: the rescan looks for it
-	later   map[uint64]struct{}      // likewise, but begins before at: the next rescan looks for it
-	at      uint64                   // where the rescan goes on
-	changed bool                     // waking or asleep changed while the index was read
-	rescans bool                     // the next look at the index is the rescan's, if both have something to do
-	touched []*liteClient            // may have somebody to wake
-	trimmed uint64                   // where the index began, as last told
+	chosen  map[uint64]sharers  // by message group; never empty ones
+	asleep  map[uint64]uint64   // by message group: the first offset that is not sorted into it; all settled below, or sorted
+	waking  map[uint64]struct{} // asleep, and chosen: the rescan looks for it
+	later   map[uint64]struct{} // likewise, but begins before at: the next rescan looks for it
+	at      uint64              // where the rescan goes on
+	changed bool                // waking or asleep changed while the index was read
+	rescans bool                // the next look at the index is the rescan's, if both have something to do
+	touched []*liteClient       // may have somebody to wake
+	trimmed uint64              // where the index began, as last told
 }
 
 // liteClient is a client that has chosen message groups, or waits.
 type liteClient struct {
 	name   string
-	groups map[uint64]bool // chosen; whether it is listed in ready
-	ready  []uint64        // message groups whose holder may be delivered; some may be out of date
-	first  int             // of ready
+	groups map[uint64]int32 // chosen; where it stands among the sharers
+	ready  []uint64         // message groups whose holder may be delivered; some may be out of date
+	first  int              // of ready
+	passed int              // of ready: those before were passed on to other sharers, or need not be
 	line   []*Waiter
 	baton  *Waiter // woken, and has not taken or stopped yet
 }
 
+// sharers are the clients that have chosen a message group. The first of them do not have
+// it listed in ready, the others do.
+type sharers struct {
+	list []*liteClient
+	free int32 // how many do not
+	turn int32 // whose turn of these it is, before a remainder is taken
+}
+
+// swap changes the places of two sharers of a message group.
+func (s *sharers) swap(key uint64, i, k int32) {
+	s.list[i], s.list[k] = s.list[k], s.list[i]
+	s.list[i].groups[key], s.list[k].groups[key] = i, k
+}
+
+// add adds a client that does not have the message group listed.
+func (s *sharers) add(key uint64, c *liteClient) {
+	i := int32(len(s.list))
+	s.list = append(s.list, c)
+	c.groups[key] = i
+	s.swap(key, i, s.free)
+	s.free++
+}
+
+// remove takes a client out, and reports whether it had the message group listed.
+func (s *sharers) remove(key uint64, c *liteClient) (listed bool) {
+	i := c.groups[key]
+	listed = i >= s.free
+	if !listed {
+		s.free--
+		s.swap(key, i, s.free)
+		i = s.free
+	}
+	last := int32(len(s.list)) - 1
+	s.swap(key, i, last)
+	s.list[last] = nil
+	s.list = s.list[:last]
+	delete(c.groups, key)
+	return listed
+}
+
+// enlist lists the message group in ready of a client that does not have it there.
+func (s *sharers) enlist(key uint64, i int32) *liteClient {
+	c := s.list[i]
+	s.free--
+	s.swap(key, i, s.free)
+	c.ready = append(c.ready, key)
+	return c
+}
+
 func newLite() *lite {
 	return &lite{
-		clients: make(map[string]*liteClient), chosen: make(map[uint64][]*liteClient),
+		clients: make(map[string]*liteClient), chosen: make(map[uint64]sharers),
 		asleep: make(map[uint64]uint64), waking: make(map[uint64]struct{}), later: make(map[uint64]struct{}),
 	}
 }
@@ -50,7 +100,7 @@ func newLite() *lite {
 func (l *lite) client(name string) *liteClient {
 	c := l.clients[name]
 	if c == nil {
-		c = &liteClient{name: name, groups: make(map[uint64]bool)}
+		c = &liteClient{name: name, groups: make(map[uint64]int32)}
 		l.clients[name] = c
 	}
 	return c
@@ -62,36 +112,68 @@ func (l *lite) forget(c *liteClient) {
 	}
 }
 
-// offer lists a message group as one of which something is ready.
+// offer lists a message group as one of which something is ready: with the sharer whose
+// turn it is and that waits, and those before it. The others are left alone, however many
+// they are: who is woken and does not take it passes it on. If nobody waits it is listed
+// with all, and comes to the first that asks. Each listing is paid for by what takes it
+// out again (next), so that a message costs no look at every sharer.
 func (l *lite) offer(key uint64) {
-	for _, c := range l.chosen[key] {
-		c.offer(key)
-		l.touch(c)
+	s, chosen := l.chosen[key]
+	if !chosen || s.free == 0 {
+		return
+	}
+	for s.free > 0 {
+		i := s.turn % s.free
+		s.turn = i + 1
+		c := s.enlist(key, i)
+		if len(c.line) > 0 && c.baton == nil {
+			l.touched = append(l.touched, c)
+			break
+		}
+	}
+	l.chosen[key] = s
+}
+
+// passOn offers what a client has listed and does not come for to the other sharers.
+func (d *Dispatcher) passOn(c *liteClient) {
+	if c.baton != nil || len(c.line) > 0 { // it does
+		return
+	}
+	for c.passed = max(c.passed, c.first); c.passed < len(c.ready); c.passed++ {
+		if key := c.ready[c.passed]; d.isReady(key) {
+			d.order.lite.offer(key)
+		}
 	}
 }
 
-func (c *liteClient) offer(key uint64) {
-	if queued, chosen := c.groups[key]; chosen && !queued {
-		c.groups[key] = true
-		c.ready = append(c.ready, key)
-	}
+// isReady reports whether a message of the message group is to be delivered now.
+func (d *Dispatcher) isReady(key uint64) bool {
+	g := d.order.groups[groupKey{key: key, queue: liteQueue}]
+	return g != nil && d.entries[g.holder].status == ready
 }
 
 // next returns the message group that was ready first.
-func (c *liteClient) next() (uint64, bool) {
+func (l *lite) next(c *liteClient) (uint64, bool) {
 	for c.first < len(c.ready) {
 		key := c.ready[c.first]
 		c.first++
 		if c.first >= 64 && 2*c.first >= len(c.ready) {
 			c.ready = slices.Delete(c.ready, 0, c.first)
+			c.passed = max(c.passed-c.first, 0)
 			c.first = 0
 		}
-		if _, chosen := c.groups[key]; chosen {
-			c.groups[key] = false
-			return key, true
+		i, chosen := c.groups[key]
+		if !chosen {
+			continue
 		}
+		if s := l.chosen[key]; i >= s.free {
+			s.swap(key, i, s.free)
+			s.free++
+			l.chosen[key] = s
+		}
+		return key, true
 	}
-	c.ready, c.first = c.ready[:0], 0
+	c.ready, c.first, c.passed = c.ready[:0], 0, 0
 	return 0, false
 }
 
@@ -113,11 +195,12 @@ func (d *Dispatcher) Choose(client string, groups ...uint64) {
 		if _, already := c.groups[key]; already {
 			continue
 		}
-		c.groups[key] = false
-		l.chosen[key] = append(l.chosen[key], c)
-		if g := d.order.groups[groupKey{key: key, queue: liteQueue}]; g != nil && d.entries[g.holder].status == ready {
-			c.offer(key)
+		s := l.chosen[key]
+		s.add(key, c)
+		if d.isReady(key) {
+			s.enlist(key, c.groups[key])
 		}
+		l.chosen[key] = s
 		l.wakeUp(key)
 	}
 	l.touch(c)
@@ -138,10 +221,13 @@ func (d *Dispatcher) Unchoose(client string, groups ...uint64) {
 		if _, chosen := c.groups[key]; !chosen {
 			continue
 		}
-		delete(c.groups, key)
-		left := slices.DeleteFunc(l.chosen[key], func(o *liteClient) bool { return o == c })
-		if len(left) > 0 {
-			l.chosen[key] = left
+		s := l.chosen[key]
+		listed := s.remove(key, c)
+		if len(s.list) > 0 {
+			l.chosen[key] = s
+			if listed && d.isReady(key) {
+				l.offer(key)
+			}
 			continue
 		}
 		delete(l.chosen, key)
@@ -156,7 +242,7 @@ func (d *Dispatcher) Unchoose(client string, groups ...uint64) {
 // who wakes one after the other would keep it from ever coming to its end.
 func (l *lite) wakeUp(key uint64) {
 	from, sleeps := l.asleep[key]
-	if !sleeps || len(l.chosen[key]) == 0 || l.wakes(key) {
+	if !sleeps || len(l.chosen[key].list) == 0 || l.wakes(key) {
 		return
 	}
 	switch {
@@ -258,7 +344,7 @@ func (o *order) dozes(key uint64, g *messageGroup, known bool) bool {
 	switch {
 	case known:
 		return false
-	case len(l.chosen[key]) == 0:
+	case len(l.chosen[key].list) == 0:
 		return true
 	}
 	return o.crowded(g)
@@ -277,7 +363,7 @@ func (d *Dispatcher) claimChosen(client string, claims []claim, n int) []claim {
 		return claims
 	}
 	for len(claims) < n {
-		key, ok := c.next()
+		key, ok := d.order.lite.next(c)
 		if !ok {
 			break
 		}
@@ -307,7 +393,7 @@ func (l *lite) taking(client string) {
 }
 
 // readyFor returns about how many messages wait for the client; never fewer than
-// there are.
+// there are, but for those that another sharer was woken for.
 func (l *lite) readyFor(client string) int {
 	if c := l.clients[client]; c != nil {
 		return len(c.ready) - c.first
@@ -375,5 +461,6 @@ func (d *Dispatcher) stopChosen(w *Waiter) {
 	}
 	d.leaveLines(w)
 	d.order.lite.touch(w.client)
+	d.passOn(w.client)
 	d.order.lite.forget(w.client)
 }
