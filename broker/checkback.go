@@ -90,6 +90,28 @@ func (c *CheckBack) Lost(sent bool) {
 	poke(b.halves.check.kick)
 }
 
+// ProducerCame says that somebody can be asked about half messages of the topic now.
+// Those whose time came while nobody could be are asked about at once, and do not wait
+// for the rest of their interval. It may be called from any goroutine that does not hold
+// what the function of SetProducers takes.
+func (b *Broker) ProducerCame(t zone.Topic) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.halves.check.came++
+	missed := b.halves.check.missed[t]
+	if len(missed) == 0 {
+		return
+	}
+	now := time.Duration(b.now())
+	for h := range missed {
+		if !h.Decided() {
+			b.halves.agenda.Set(h, now)
+		}
+	}
+	delete(b.halves.check.missed, t)
+	poke(b.halves.check.kick)
+}
+
 // CheckOutcome says what became of a CheckBack that was handed out.
 type CheckOutcome uint8
 
@@ -112,7 +134,11 @@ type checkState struct {
 	ask    atomic.Pointer[func(*CheckBack) CheckOutcome]
 	kick   chan struct{}       // capacity 1: the agenda begins earlier than it did
 	lonely map[zone.Topic]bool // whose last check found no producer; guarded by Broker.mu
-	wake   time.Duration       // when the loop will look again; guarded by Broker.mu
+	// missed are the half messages of lonely topics whose time came while nobody could
+	// be asked; guarded by Broker.mu.
+	missed map[zone.Topic]map[*transaction.Half]struct{}
+	came   uint64        // calls of ProducerCame; guarded by Broker.mu
+	wake   time.Duration // when the loop will look again; guarded by Broker.mu
 }
 
 // arriving bounds the half messages that are on their way into the log.
@@ -140,8 +166,10 @@ func (b *Broker) schedule() {
 		if h.Decided() {
 			b.halves.agenda.Remove(h)
 			delete(b.halves.asked, h.Key)
+			delete(b.halves.check.missed[h.Topic], h)
 			if b.state.halves.LenOf(h.Topic) == 0 {
 				delete(b.halves.check.lonely, h.Topic)
+				delete(b.halves.check.missed, h.Topic)
 			}
 			return
 		}
@@ -243,6 +271,9 @@ func (b *Broker) lookAt(h *transaction.Half, terms zone.Transaction, asked int, 
 		return
 	}
 	outcome := CheckFull
+	b.mu.RLock()
+	came := b.halves.check.came
+	b.mu.RUnlock()
 	if !full[h.Topic] {
 		outcome = b.askProducer(h)
 	}
@@ -258,7 +289,7 @@ func (b *Broker) lookAt(h *transaction.Half, terms zone.Transaction, asked int, 
 		b.mu.Unlock()
 		return
 	}
-	b.tellLonely(h.Topic, outcome == CheckNobody)
+	b.tellLonely(h, outcome == CheckNobody, came)
 }
 
 func (b *Broker) askProducer(h *transaction.Half) CheckOutcome {
@@ -269,15 +300,27 @@ func (b *Broker) askProducer(h *transaction.Half) CheckOutcome {
 	return (*ask)(&CheckBack{Topic: h.Topic, Size: int(h.Size), b: b, h: h})
 }
 
-// tellLonely notes whether a topic's half messages have somebody to ask, and tells
-// when that changes.
-func (b *Broker) tellLonely(t zone.Topic, lonely bool) {
+// tellLonely notes whether a topic's half messages have somebody to ask, now that one
+// was looked at, and tells when that changes. came is how many producers had come before
+// it was looked for one.
+func (b *Broker) tellLonely(h *transaction.Half, lonely bool, came uint64) {
+	t, state := h.Topic, &b.halves.check
 	b.mu.Lock()
-	was := b.halves.check.lonely[t]
-	if lonely {
-		b.halves.check.lonely[t] = true
-	} else {
-		delete(b.halves.check.lonely, t)
+	was := state.lonely[t]
+	switch {
+	case !lonely:
+		delete(state.lonely, t)
+		delete(state.missed[t], h)
+	case h.Decided():
+	case state.came != came: // perhaps one of this topic
+		state.lonely[t] = true
+		b.halves.agenda.Set(h, time.Duration(b.now())+min(checkAgain, b.termsOf(t).Interval))
+	default:
+		state.lonely[t] = true
+		if state.missed[t] == nil {
+			state.missed[t] = map[*transaction.Half]struct{}{}
+		}
+		state.missed[t][h] = struct{}{}
 	}
 	b.mu.Unlock()
 	switch {

@@ -445,3 +445,30 @@ func TestManyChecksAtOnce(t *testing.T) {
 
 // rng is a source of random numbers for a seed.
 func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 11)) }
+
+// TestWhoComesIsAskedAtOnce: a half message whose time comes while no producer of its
+// topic is connected is asked about as soon as one is, and not an interval later; a
+// producer of another topic changes nothing, and one that comes while nothing is due
+// neither.
+func TestWhoComesIsAskedAtOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *station, a *asker) {
+		a.answer(CheckNobody, false)
+		s.half("pay", "m")
+		s.half("pay", "decided")
+		time.Sleep(time.Hour + 10*time.Second) // in the middle of an interval
+		a.want()
+		a.answer(CheckQueued, false)
+		s.ProducerCame("orders")
+		synctest.Wait()
+		a.want()
+		asked := time.Since(a.began)
+		s.ProducerCame("pay")
+		if got := a.soFar(); len(got) != 2 || got[0] != fmt.Sprintf("m at %v", asked) {
+			t.Errorf("checks %v, want one of each at %v", got, asked)
+		}
+		s.ProducerCame("pay")
+		if got := a.soFar(); len(got) != 2 {
+			t.Errorf("checks %v, want no other before the interval is over", got)
+		}
+	})
+}

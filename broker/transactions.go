@@ -43,7 +43,8 @@ type halves struct {
 
 func newHalves() halves {
 	return halves{deciding: map[transaction.Key]chan struct{}{}, asked: map[transaction.Key]*transaction.Half{},
-		check: checkState{kick: make(chan struct{}, 1), lonely: map[zone.Topic]bool{}}}
+		check: checkState{kick: make(chan struct{}, 1), lonely: map[zone.Topic]bool{},
+			missed: map[zone.Topic]map[*transaction.Half]struct{}{}}}
 }
 
 // makeHalf makes the record of a message of a kind transaction a half message, as

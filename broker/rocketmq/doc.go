@@ -85,10 +85,12 @@
 //
 // The store decides and keeps the time; the front end only asks. A question about a
 // half message goes to one stream of a producer whose Settings list the topic, or
-// who has sent a half message of it; they are asked in turn, first those that were
-// heard of within 35 s (producers.go). Each stream has a bounded queue of questions,
-// which its handler writes; the message is read when it is written, so that what was
-// decided meanwhile is not asked.
+// who has sent a half message of it; first those that were heard of within 35 s, of
+// these who was sent the fewest questions since it last answered one, else in turn
+// (producers.go). When its stream ends, the client is asked over the next of its own.
+// Each stream has a bounded queue of questions, which its handler writes; the message is
+// read when it is written, so that what was decided meanwhile is not asked. Who comes
+// while nobody else could be asked is asked at once.
 // A question counts when it is written, unless its stream ends within 35 s and its client
 // was not heard of since: then it is lost, like one that was not written, and another
 // producer is asked soon. Clients connect to every broker that a route names, so each

@@ -42,7 +42,7 @@ const (
 	maxFilterTags    = 128
 	maxSubscriptions = 1024 // topics of one consumer
 	maxSettingsBytes = 64 << 10
-	maxSessions      = 4 // Telemetry streams of one client; the newest win
+	maxSessions      = 12 // Telemetry streams of one client; the newest win. It has one over each node of a group, five at most, and perhaps one over a balancer, and again while it changes them
 )
 
 // Limits of client_properties in Settings (RocketMQ's defaults).

@@ -27,6 +27,10 @@ type Options struct {
 	// is not asked about a group of one node.
 	Fronts func(*zone.GroupInfo) []*zone.NodeInfo
 
+	// ProducerCame is told that a producer of a topic of kind transaction can be asked
+	// (Server.CheckBack) from now on. nil: nobody wants to know.
+	ProducerCame func(zone.Topic)
+
 	// TLS serves TLS connections; nil serves plaintext only. Set GetCertificate in
 	// it to follow certificates that change. Its NextProtos are set to h2.
 	TLS *tls.Config

@@ -40,6 +40,11 @@ func (r *registry) wrote(s *session, c *broker.CheckBack) {
 	if len(s.written) < maxCommands {
 		s.written = append(s.written, writtenCheck{c, now})
 	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if s.client != nil {
+		s.client.silent.Add(1)
+	}
 }
 
 // giveUp tells of the checks of a stream that has ended which nobody can have read.
@@ -126,6 +131,40 @@ func (r *registry) unseat(s *session) {
 	s.topics = nil
 }
 
+// seatNewest has the client asked over its newest stream whose Settings have come, and
+// returns about what. mu is held.
+func (r *registry) seatNewest(c *client) declared {
+	for _, s := range slices.Backward(c.sessions) {
+		if s.settled {
+			topics := c.info.Load().topics
+			for name, resource := range topics {
+				r.seat(c, s, name, resource)
+			}
+			return topics
+		}
+	}
+	return nil
+}
+
+// tellCame tells that somebody can be asked about the topics.
+func (r *registry) tellCame(topics declared) {
+	if r.came == nil {
+		return
+	}
+	for name := range topics {
+		r.came(name)
+	}
+}
+
+// answered notes that a client has said something of a half message.
+func (r *registry) answered(id string) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if c := r.clients[id]; c != nil && c.silent.Load() != 0 {
+		c.silent.Store(0)
+	}
+}
+
 // produces notes that the client has sent a half message of the topic, for clients
 // whose Settings said nothing of it: its newest stream is asked about the topic, too.
 func (r *registry) produces(id string, name zone.Topic, resource *pb.Resource) {
@@ -137,16 +176,23 @@ func (r *registry) produces(id string, name zone.Topic, resource *pb.Resource) {
 		return
 	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	seated := false
 	if c := r.clients[id]; c != nil && len(c.sessions) > 0 {
 		if s := c.sessions[len(c.sessions)-1]; s.settled {
 			r.seat(c, s, name, resource)
+			seated = true
 		}
+	}
+	r.mu.Unlock()
+	if seated {
+		r.tellCame(declared{name: resource})
 	}
 }
 
-// ask queues a check for one of the topic's producers, each in turn: first those
-// that were heard of lately. It does not block.
+// ask queues a check for one of the topic's producers: first those that were heard of
+// lately, of these the one that was sent the fewest checks since it last said anything of
+// a half message, and of equals each in turn. So one that answers nothing is asked no more than
+// the others, and hardly at all beside one that does. It does not block.
 func (r *registry) ask(c *broker.CheckBack) broker.CheckOutcome {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -157,19 +203,35 @@ func (r *registry) ask(c *broker.CheckBack) broker.CheckOutcome {
 	outcome := broker.CheckNobody
 	now := r.now()
 	for _, stale := range []bool{false, true} {
+		best, least := -1, int32(0)
 		for i := range o.seats {
 			at := (o.next + i) % len(o.seats)
 			s := &o.seats[at]
 			if (now-s.client.lastSeen.Load() >= int64(aliveTTL)) != stale || !s.takes(c.Size) {
 				continue
 			}
-			select {
-			case s.session.checks <- check{c, s.resource}:
-				o.next = (at + 1) % len(o.seats)
-				return broker.CheckQueued
-			default:
+			if len(s.session.checks) == cap(s.session.checks) {
 				outcome = broker.CheckFull
+				continue
 			}
+			// What waits for the stream was not asked yet, and counts as well.
+			if n := s.client.silent.Load() + int32(len(s.session.checks)); best < 0 || n < least {
+				best, least = at, n
+			}
+			if least == 0 {
+				break
+			}
+		}
+		if best < 0 {
+			continue
+		}
+		s := &o.seats[best]
+		select {
+		case s.session.checks <- check{c, s.resource}: // only ask fills it, and holds mu
+			o.next = (best + 1) % len(o.seats)
+			return broker.CheckQueued
+		default:
+			outcome = broker.CheckFull
 		}
 	}
 	return outcome

@@ -38,6 +38,8 @@ type client struct {
 	renews   atomic.Bool  // it is a push consumer: the broker renews what it received
 	broke    int64        // when its last stream ended, as lastSeen; -1 = none has; guarded by registry.mu
 	told     int64        // when the store was told of its end, as lastSeen; -1 = never; guarded by registry.mu
+
+	silent atomic.Int32 // checks that it was sent since it last said anything of a half message
 }
 
 // session is one Telemetry stream.
@@ -74,6 +76,7 @@ type registry struct {
 	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
 
 	producers map[zone.Topic]*roster // guarded by mu; of topics that have any
+	came      func(zone.Topic)       // told of producers that can be asked; nil: nobody wants to know; set before use
 }
 
 func newRegistry(limit int) *registry {
@@ -196,6 +199,7 @@ func (r *registry) attach(id string, s *session) bool {
 // settings stores what the client said on stream s, unless a newer stream exists.
 func (r *registry) settings(id string, s *session, info clientInfo) {
 	r.unasked(r.settle(id, s, info)...)
+	r.tellCame(info.topics)
 }
 
 // settle is settings; it returns the streams that are asked no more.
@@ -215,10 +219,15 @@ func (r *registry) settle(id string, s *session, info clientInfo) (others []*ses
 	return nil
 }
 
-// detach forgets a stream that has ended; the client's state stays until it expires.
-func (r *registry) detach(id string, s *session) {
+// detach forgets a stream that has ended; the client's state stays until it expires. If
+// the client was asked over that stream, it is over the newest of the others.
+func (r *registry) detach(id string, s *session) { r.tellCame(r.remove(id, s)) }
+
+// remove is detach; it returns about what the client is asked over another stream.
+func (r *registry) remove(id string, s *session) (seated declared) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	asked := len(s.topics) > 0
 	r.unseat(s)
 	r.streams--
 	if c := r.clients[id]; c != nil {
@@ -227,7 +236,11 @@ func (r *registry) detach(id string, s *session) {
 		if had > 0 && len(c.sessions) == 0 {
 			c.broke, r.away[id] = r.now(), c
 		}
+		if asked {
+			return r.seatNewest(c)
+		}
 	}
+	return nil
 }
 
 // drop forgets the client at its own word. Its streams end by themselves.

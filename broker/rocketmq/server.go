@@ -65,6 +65,7 @@ func New(o Options) (*Server, error) {
 	s := &Server{opts: o, store: o.Store, clients: newRegistry(o.MaxClients), polls: &polls{max: o.MaxPolls},
 		memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(o.unread), resend: resendAfter, sendTime: sendTime, silence: settingsTime, denied: loglimit.Limit{Lines: deniedLines, Window: time.Minute},
 		opened: loglimit.Limit{Lines: deniedLines, Window: time.Minute}}
+	s.clients.came = o.ProducerCame
 	var err error
 	if s.filters, err = newFilters(); err != nil {
 		return nil, err

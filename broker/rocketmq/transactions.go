@@ -47,7 +47,11 @@ func (s *Server) endTransaction(ctx context.Context, req *pb.EndTransactionReque
 	if !known {
 		return refuse(pb.Code_BAD_REQUEST, "the resolution "+req.GetResolution().String()+" is not known")
 	}
-	return statusOf(s.store.EndTransaction(ctx, topic, req.GetTransactionId(), resolution))
+	st = statusOf(s.store.EndTransaction(ctx, topic, req.GetTransactionId(), resolution))
+	if id, bad := clientID(ctx); bad == nil {
+		s.clients.answered(id)
+	}
+	return st
 }
 
 // CheckBack queues the question what became of a half message for a producer of its
@@ -59,7 +63,8 @@ func (s *Server) CheckBack(c *broker.CheckBack) broker.CheckOutcome { return s.c
 // it waited. The error is of the stream.
 func (s *Server) sendCheck(t *telemetry, c check) error {
 	if !s.memory.charge(int64(c.back.Size)) {
-		return nil // not counted: it comes again
+		c.back.Lost(false)
+		return nil
 	}
 	defer s.memory.release(int64(c.back.Size))
 	half, ok := c.back.Load()

@@ -311,7 +311,7 @@ func (n *brokerNode) newFrontEnd(ctx context.Context, fronts func(*zone.GroupInf
 		return nil, err
 	}
 	s, err := rocketmq.New(rocketmq.Options{
-		Access: access, Fronts: fronts, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
+		Access: access, Fronts: fronts, ProducerCame: n.broker.ProducerCame, Store: n.broker, Zone: n.self.Zone.Name, Group: n.self.Group.Name, PlaintextOff: !n.cfg.Plaintext, Grace: n.cfg.Grace, Logger: n.log, Meter: n.meter(),
 		Tracer: n.tracer(), Sampler: n.traces.Sampler(),
 		TLS: n.clientTLS(), Fellow: fellow,
 	})
