@@ -90,9 +90,7 @@ func (c *cluster) inSync() (master string) {
 // while clients publish, consume in order and not, and have transactions open. No
 // client is started anew. All that was acknowledged arrives, message groups in order,
 // transactions as they were decided; what consumers had acknowledged some seconds
-// before the kill does not come again. It belongs to the long target: on a busy machine
-// a Java client's half message has been seen not to end within 90 s of the second kill,
-// while the group had a master again after 1.5 s.
+// before the kill does not come again.
 func TestOfficialClientsOutliveAMaster(t *testing.T) {
 	if os.Getenv("MQROUTER_LONG") == "" {
 		t.Skip("skipped: part of make soak, or with MQROUTER_LONG=1")
