@@ -39,12 +39,12 @@ func TestWallsHold(t *testing.T) {
 
 // shorterLease: the master has a lease of long, granted by a coordinator that the next
 // one, of shorter leases, must wait for.
-func shorterLease(w *simWorld, m *simNode) {
+func shorterLease(w *simWorld, _ *simNode) {
 	w.lease = 8 * time.Second
 	w.takeOver()
 	time.Sleep(2 * w.lease)
 	before := w.term()
-	m = w.master()
+	m := w.master()
 	if m == nil {
 		w.t.Fatalf("no master: %s", w.describe())
 	}
