@@ -31,6 +31,7 @@ const (
 	heartbeatEvery = 10 * time.Second
 	routeEvery     = 30 * time.Second
 	staleEvery     = time.Second // at most, routes are asked for because an endpoint does not answer
+	passOverFor    = time.Second // for which who was Unavailable is passed over
 	reopenAfter    = time.Second // pause before a broken Telemetry stream is opened again
 )
 

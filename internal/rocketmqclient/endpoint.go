@@ -34,7 +34,7 @@ type endpoint struct {
 	next   atomic.Uint32
 	unused int // route refreshes that did not name it; only the holder of loading
 
-	silent atomic.Bool     // the last request got no answer
+	silent atomic.Int64    // until when it is passed over, in Unix ns: the last request got no answer; 0 = it got one
 	stale  chan<- struct{} // of the core
 
 	cancel    context.CancelFunc // ends the session
@@ -124,27 +124,38 @@ func (e *endpoint) stub() pb.MessagingServiceClient {
 	return e.stubs[e.next.Add(1)%uint32(len(e.stubs))]
 }
 
-// broken reports whether the endpoint is known not to answer: its last request was not
-// answered, or the first connection does not come about.
+// broken reports whether the endpoint is believed not to answer: its last request was
+// not answered, a moment ago, or the first connection does not come about.
 func (e *endpoint) broken() bool {
-	return e.silent.Load() || e.conns[0].GetState() == connectivity.TransientFailure
+	until := e.silent.Load()
+	return until != 0 && time.Now().UnixNano() < until || e.conns[0].GetState() == connectivity.TransientFailure
 }
 
 // heard notes how a request ended, by the error of gRPC. What was not answered has the
-// routes asked for again.
+// routes asked for again. Who says at once that it cannot answer is soon asked again;
+// who lets its callers wait, when it has answered a heartbeat.
 func (e *endpoint) heard(err error) {
+	quiet := passOverFor
 	switch status.Code(err) {
-	case codes.Unavailable, codes.DeadlineExceeded:
-		e.silent.Store(true)
+	case codes.DeadlineExceeded:
+		quiet = heartbeatEvery
+		fallthrough
+	case codes.Unavailable:
+		e.silent.Store(time.Now().Add(quiet).UnixNano())
 		select {
 		case e.stale <- struct{}{}:
 		default:
 		}
 	case codes.Canceled: // by who asked
 	default:
-		if e.silent.Load() {
-			e.silent.Store(false)
-		}
+		e.answers()
+	}
+}
+
+// answers notes that the endpoint has answered something.
+func (e *endpoint) answers() {
+	if e.silent.Load() != 0 {
+		e.silent.Store(0)
 	}
 }
 
@@ -240,6 +251,7 @@ func (c *core) telemetry(ctx context.Context, ep *endpoint) error {
 			return &StatusError{Code: st.GetCode(), Text: st.GetMessage()}
 		}
 		if cmd.GetSettings() != nil {
+			ep.answers() // it may have started again
 			ep.readyOnce.Do(func() { close(ep.ready) })
 		}
 	}

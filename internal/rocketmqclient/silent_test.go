@@ -3,9 +3,12 @@ package rocketmqclient
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
@@ -80,4 +83,37 @@ func TestAnAcknowledgementGoesRoundASilentBroker(t *testing.T) {
 	if err := c.Ack(t.Context(), ms[0]); err != nil || len(closed.acks) != 1 {
 		t.Errorf("%v; who delivered is asked again once it answers, it got %d", err, len(closed.acks))
 	}
+}
+
+// TestWhoAnswersAgainIsAskedAgain: an endpoint that was Unavailable is passed over for a
+// moment only, one that let a request wait until a heartbeat is due, and each no longer
+// when it has answered anything.
+func TestWhoAnswersAgainIsAskedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, err := grpc.NewClient("passthrough:///nowhere", grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		e := &endpoint{conns: []*grpc.ClientConn{conn}, stale: make(chan struct{}, 1)}
+		for _, c := range []struct {
+			code codes.Code
+			over time.Duration
+		}{{codes.Unavailable, passOverFor}, {codes.DeadlineExceeded, heartbeatEvery}} {
+			e.heard(status.Error(c.code, ""))
+			time.Sleep(c.over - time.Millisecond)
+			if !e.broken() {
+				t.Errorf("%s: asked again before %v", c.code, c.over)
+			}
+			time.Sleep(time.Millisecond)
+			if e.broken() {
+				t.Errorf("%s: passed over for more than %v", c.code, c.over)
+			}
+			e.heard(status.Error(c.code, ""))
+			e.heard(nil)
+			if e.broken() {
+				t.Errorf("%s: passed over after an answer", c.code)
+			}
+		}
+	})
 }
