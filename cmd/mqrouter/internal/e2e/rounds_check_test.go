@@ -27,7 +27,11 @@ const segmentHead = 64
 func (a *arena) member(name string) (admin.Member, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.nodes[name].admin+"/v1/status", http.NoBody)
+	n := a.nodes[name]
+	if n == nil {
+		return admin.Member{}, fmt.Errorf("there is no %s here", name)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+n.admin+"/v1/status", http.NoBody)
 	if err != nil {
 		return admin.Member{}, err
 	}
