@@ -255,8 +255,8 @@ func (v *Voter) run(ctx context.Context, st *store) (err error) {
 		return &StoreError{Path: v.o.Dir, Op: "open snapshots", Err: err}
 	}
 	stream := &stream{funnel: newFunnel(v.o.Self), dial: v.o.Dial}
-	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: stream, MaxPool: 3, Timeout: max(v.o.Beat, time.Second), Logger: logger, MsgpackUseNewTimeFormat: true})
+	transport := &patient{done: make(chan struct{}), NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+		Stream: stream, MaxPool: 3, Timeout: max(v.o.Beat, time.Second), Logger: logger, MsgpackUseNewTimeFormat: true})}
 	notify := make(chan bool, 16)
 	unknown := make(chan struct{})
 	fsm := &machine{unknown: func() { close(unknown) }}
@@ -264,9 +264,11 @@ func (v *Voter) run(ctx context.Context, st *store) (err error) {
 	if err != nil {
 		return errors.Join(&StoreError{Path: v.o.Dir, Op: "start", Err: err}, transport.Close())
 	}
+	transport.leads.Store(leading(r))
 	v.set(func() { v.stream, v.raft, v.machine = stream, r, fsm })
 	defer func() {
 		v.set(func() { v.stream, v.raft, v.machine = nil, nil, nil })
+		close(transport.done)
 		err = errors.Join(err, r.Shutdown().Error(), transport.Close())
 		transport.CloseStreams()
 	}()
