@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/hashicorp/raft"
@@ -129,5 +131,20 @@ func TestBrokerOrdersForItsOwnGroupOnly(t *testing.T) {
 	own := &coordinator.Order{To: "g-2", AllowLoss: true, By: "somebody else"}
 	if why := order("ann", zone.RoleAdmin, own); why != "" || own.By != "ann" {
 		t.Errorf("an operator: %q, by %q", why, own.By)
+	}
+}
+
+// The fields of what is stored belong to the version of what is stored: a voter that
+// does not know one drops it without a word.
+func TestTheFieldsOfATermAreThoseOfTheStateVersion(t *testing.T) {
+	versions := map[int]string{
+		1: "Group Epoch Lineage Master Incarnation InSync Proposed Majority Leased Committed Alone Version Lost",
+	}
+	var fields []string
+	for f := range reflect.TypeFor[coordinator.Term]().Fields() {
+		fields = append(fields, f.Name)
+	}
+	if got := strings.Join(fields, " "); got != versions[stateVersion] {
+		t.Errorf("a Term has %s; state version %d has %s: once there is a release, raise the version and name its fields here", got, stateVersion, versions[stateVersion])
 	}
 }
