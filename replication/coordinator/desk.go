@@ -195,10 +195,19 @@ func (d *Desk) Judge(now time.Time, g Group, t Term) Step {
 // it.
 const NoteEvery = 10 * time.Second
 
+// noteLone is NoteEvery of a term with one node in sync. What that one has, nobody else
+// has: if it is lost together with the voter that has heard of it, the term alone can
+// tell how much it was.
+const noteLone = 500 * time.Millisecond
+
 // marks says whether the term of a master is to be marked.
 func (d *Desk) marks(now time.Time, t Term, seat *seat) bool {
+	every := NoteEvery
+	if len(t.InSync) == 1 {
+		every = noteLone
+	}
 	return seat.wants && !t.Majority || t.Leased != 0 && t.Leased < d.timing.Lease ||
-		seat.known > t.Committed && now.Sub(seat.noted) >= NoteEvery
+		seat.known > t.Committed && now.Sub(seat.noted) >= every
 }
 
 // Mark returns the term as the desk wants it marked.

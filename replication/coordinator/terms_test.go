@@ -113,6 +113,35 @@ func TestDiskThatWasSetBackIsNotElected(t *testing.T) {
 	}
 }
 
+// TestWhatOnlyTheMasterHasIsNotedSoon: the voter that heard of it may be lost with it.
+func TestWhatOnlyTheMasterHasIsNotedSoon(t *testing.T) {
+	start := time.Now()
+	for members, marked := range map[string]bool{"a": true, "a b": false} {
+		term := ruled()
+		term.InSync = nodes(members)
+		d := coordinator.NewDesk(coordinator.Timing{}.WithDefaults(), start)
+		s := renewal(term)
+		s.Committed = 100
+		d.Renew(start, pair, term, s)
+		soon := start.Add(time.Second)
+		d.Renew(soon, pair, term, s)
+		if j := d.Judge(soon, pair, term); j.Mark != marked {
+			t.Errorf("in sync are %s: step %+v after a second", members, j)
+		}
+		if marked {
+			term = d.Mark(soon, term)
+			if term.Committed != 100 {
+				t.Errorf("noted %d", term.Committed)
+			}
+			s.Committed = 200
+			d.Renew(soon, pair, term, s)
+			if j := d.Judge(soon, pair, term); j.Mark {
+				t.Error("each renewal is noted")
+			}
+		}
+	}
+}
+
 func TestNodeThatWasAloneIsWaitedForAndItsLogCounts(t *testing.T) {
 	term := ruled().LeftAlone("b").Vacated()
 	b := coordinator.Ballot{Group: pair, Term: term, Settled: true, Standings: []coordinator.Standing{at("a", 4, 500)}}
