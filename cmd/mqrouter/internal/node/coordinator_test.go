@@ -30,17 +30,23 @@ type coordinated struct {
 	top       *zone.Topology
 }
 
-func newCoordinated(t *testing.T) *coordinated {
+// freePorts returns ports of the loopback that nobody listens at now.
+func freePorts(t *testing.T, n int) (ports []any) {
 	t.Helper()
-	var ports []any
-	for range 22 {
+	for range n {
 		ln, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer ln.Close()
+		defer ln.Close() // together, so that none comes twice
 		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
 	}
+	return ports
+}
+
+func newCoordinated(t *testing.T) *coordinated {
+	t.Helper()
+	ports := freePorts(t, 22)
 	dir := t.TempDir()
 	c := &coordinated{dir: dir, file: filepath.Join(dir, "topology.yaml")}
 	text := fmt.Sprintf(`deployment: test

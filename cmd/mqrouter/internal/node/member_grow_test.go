@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,15 +40,7 @@ type growing struct {
 
 func newGrowing(t *testing.T) *growing {
 	t.Helper()
-	var ports []any
-	for range 12 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
+	ports := freePorts(t, 12)
 	dir := t.TempDir()
 	g := &growing{coordinated: &coordinated{dir: dir, file: filepath.Join(dir, "topology.yaml")}}
 	const node = `{name: g-%d, client: "127.0.0.1:%d", peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d"}`

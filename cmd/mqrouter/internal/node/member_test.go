@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -26,15 +25,7 @@ import (
 // newTrio makes a city with a broker group of three nodes, which vote as well.
 func newTrio(t *testing.T) *coordinated {
 	t.Helper()
-	var ports []any
-	for range 9 {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
+	ports := freePorts(t, 9)
 	dir := t.TempDir()
 	c := &coordinated{dir: dir, file: filepath.Join(dir, "topology.yaml")}
 	text := fmt.Sprintf(`deployment: test
