@@ -159,11 +159,14 @@ func TestLandingsThatAreNotTracedCostNoMemory(t *testing.T) {
 			records = append(records, incoming(fmt.Sprint("m", i), func(r *record.Record) { r.TraceContext = context }))
 		}
 		l := landing(t, 1, records...)
-		return testing.AllocsPerRun(200, func() {
-			if entries, traced, err := own.judge(&l, new(op)); err != nil || len(entries) != 32 || (traced != nil) != (context == sampledContext) {
-				t.Fatal(len(entries), traced, err)
+		const calls = 2000
+		return testing.AllocsPerRun(1, func() {
+			for range calls {
+				if entries, traced, err := own.judge(&l, new(op)); err != nil || len(entries) != 32 || (traced != nil) != (context == sampledContext) {
+					t.Fatal(len(entries), traced, err)
+				}
 			}
-		})
+		}) / calls
 	}
 	off := measure("")
 	tracer, _ := recorder()
@@ -172,7 +175,7 @@ func TestLandingsThatAreNotTracedCostNoMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, context := range map[string]string{"without a context": "", "not sampled": quietContext} {
-		if on := measure(context); on > off {
+		if on := measure(context); on > off+0.5 { // pools forget at any time
 			t.Errorf("%s: %v allocations, without a tracer %v", name, on, off)
 		}
 	}

@@ -64,7 +64,7 @@ func TestSendAllocatesLittle(t *testing.T) {
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("x-mq-client-id", "p"))
 	for n, limit := range map[int]float64{1: 8, 32: 8} {
 		req := request(n)
-		got := testing.AllocsPerRun(100, func() {
+		got := mean(func() {
 			if resp, err := s.SendMessage(ctx, req); err != nil || resp.GetStatus().GetCode() != pb.Code_OK {
 				t.Fatal(resp, err)
 			}

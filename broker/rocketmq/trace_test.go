@@ -199,7 +199,7 @@ func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
 		for _, m := range req.Messages {
 			m.SystemProperties.TraceContext = context
 		}
-		return testing.AllocsPerRun(200, func() {
+		return mean(func() {
 			if resp, err := s.SendMessage(ctx, req); err != nil || resp.GetStatus().GetCode() != pb.Code_OK {
 				t.Fatal(resp, err)
 			}
@@ -208,8 +208,20 @@ func TestWhatIsNotTracedCostsNoMemory(t *testing.T) {
 	off := measure(nil, nil)
 	tracer := sdk.NewTracerProvider().Tracer("test")
 	for name, context := range map[string]*string{"without a context": nil, "not sampled": &quiet} {
-		if on := measure(tracer, context); on > off {
+		if on := measure(tracer, context); on > off+0.5 {
 			t.Errorf("%s: %v allocations, without a tracer %v", name, on, off)
 		}
 	}
+}
+
+// mean is how many allocations a call of f makes, fractions included: a pool
+// forgets what it holds at any time, and with the race detector a quarter of it,
+// so that two means of the same code differ by some hundredths.
+func mean(f func()) float64 {
+	const calls = 2000
+	return testing.AllocsPerRun(1, func() {
+		for range calls {
+			f()
+		}
+	}) / calls
 }
