@@ -34,6 +34,7 @@ var floors = map[string]int{
 var internalMay = map[string]map[string]string{
 	"internal/admin":          {},
 	"internal/disk":           {},
+	"internal/freeport":       {},
 	"internal/house":          {},
 	"internal/loglimit":       {},
 	"internal/bounds":         {},

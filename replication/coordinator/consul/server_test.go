@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/consul/api"
+
+	"github.com/mqrouter/mqrouter/internal/freeport"
 )
 
 // binary returns the Consul server that deploy/test/needs.sh builds, or skips.
@@ -64,7 +65,7 @@ type server struct {
 func servers(t *testing.T, n int) []*server {
 	t.Helper()
 	bin := binary(t)
-	ports := free(t, 4*n)
+	ports := freeport.Take(t, 4*n)
 	var all []*server
 	var join []string
 	for i := range n {
@@ -83,21 +84,6 @@ func servers(t *testing.T, n int) []*server {
 	}
 	awaitLeader(t, all)
 	return all
-}
-
-// free returns ports that nobody listens on.
-func free(t *testing.T, n int) []int {
-	t.Helper()
-	var ports []int
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 func (s *server) start() {

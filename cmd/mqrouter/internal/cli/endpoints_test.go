@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/freeport"
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
@@ -23,12 +25,8 @@ func TestZoneMeansABrokerThatServes(t *testing.T) {
 		t.Cleanup(func() { ln.Close() })
 		return ln.Addr().String()
 	}
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone.Close()
-	dead, hung, busy, good, refuses := gone.Addr().String(), listen(), listen(), listen(), listen()
+	gone := fmt.Sprintf("127.0.0.1:%d", freeport.Take(t, 1)[0])
+	dead, hung, busy, good, refuses := gone, listen(), listen(), listen(), listen()
 	open := func(ctx context.Context, addr string) (string, error) {
 		switch addr {
 		case hung:

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mqrouter/mqrouter/internal/freeport"
 	"github.com/mqrouter/mqrouter/zone/sample"
 )
 
@@ -37,8 +38,8 @@ func (d *deployment) addr(documented int) string {
 // env lets commands find the deployment.
 func (d *deployment) env() []string { return []string{"MQROUTER_ADMIN=" + d.addr(5101)} }
 
-// offsetFor returns a port offset at which all of the sample's ports are free
-// and below the ephemeral range.
+// offsetFor returns a port offset at which all of the sample's ports are the test's until
+// it ends, and below the ephemeral range.
 func offsetFor(t *testing.T) int {
 	t.Helper()
 	var bases []int
@@ -49,13 +50,23 @@ func offsetFor(t *testing.T) int {
 		}
 		bases = append(bases, port)
 	}
+	slices.Sort(bases)
+	bases = slices.Compact(bases)
 	for offset := 11000; offset < 22000; offset += 310 {
-		if !slices.ContainsFunc(bases, func(base int) bool { return !free(base + offset) }) {
+		if freeport.Claim(t, shiftedAll(bases, offset)...) {
 			return offset
 		}
 	}
 	t.Fatal("no free range of ports for the sample deployment")
 	return 0
+}
+
+func shiftedAll(ports []int, offset int) []int {
+	all := make([]int, len(ports))
+	for i, p := range ports {
+		all[i] = p + offset
+	}
+	return all
 }
 
 // startDev runs `mqrouter dev` until the test ends.

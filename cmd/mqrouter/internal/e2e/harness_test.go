@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mqrouter/mqrouter/internal/freeport"
 )
 
 // binary is the mqrouter under test, built once by TestMain.
@@ -265,57 +266,10 @@ func jsonLines[T any](t *testing.T, text string) []T {
 	return all
 }
 
-// given are the ports that tests which run at once have got.
-var given struct {
-	sync.Mutex
-	ports map[int]bool // guarded by the mutex
-}
-
-// freePorts returns n free loopback ports below the ephemeral range, so that
-// no outgoing connection takes one before its owner listens. They are the test's
-// until it ends.
+// freePorts returns n ports of the loopback that are the test's until it ends.
 func freePorts(t *testing.T, n int) []int {
 	t.Helper()
-	given.Lock()
-	defer given.Unlock()
-	if given.ports == nil {
-		given.ports = map[int]bool{}
-	}
-	var ports []int
-	for port := 20000 + os.Getpid()%5000; len(ports) < n && port < 32000; port++ {
-		if !given.ports[port] && free(port) {
-			ports = append(ports, port)
-		}
-	}
-	for _, port := range ports {
-		given.ports[port] = true
-	}
-	t.Cleanup(func() {
-		given.Lock()
-		defer given.Unlock()
-		for _, port := range ports {
-			delete(given.ports, port)
-		}
-	})
-	if len(ports) < n {
-		t.Fatalf("found %d free ports, need %d", len(ports), n)
-	}
-	return ports
-}
-
-func free(port int) bool {
-	addr := fmt.Sprintf("127.0.0.1:%d", port)
-	ln, err := net.Listen("tcp", addr)
-	if err != nil {
-		return false
-	}
-	ln.Close()
-	pc, err := net.ListenPacket("udp", addr)
-	if err != nil {
-		return false
-	}
-	pc.Close()
-	return true
+	return freeport.Take(t, n)
 }
 
 var _ io.Writer = (*process)(nil)

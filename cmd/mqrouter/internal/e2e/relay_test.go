@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
@@ -155,8 +157,11 @@ type relay struct {
 func (r *relay) start(t *testing.T) {
 	t.Helper()
 	ln, err := net.Listen("tcp", r.from)
-	if err != nil {
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
 		missing(t, "a second loopback address: "+err.Error())
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	pc, err := net.ListenPacket("udp", r.from)
 	if err != nil {

@@ -3,8 +3,8 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
@@ -16,14 +16,7 @@ import (
 )
 
 func TestConsulIsAskedWhereTheTopologySaysSo(t *testing.T) {
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	if err := ln.Close(); err != nil { // nobody answers there
-		t.Fatal(err)
-	}
+	addr := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)...) // nobody answers there
 	c := newCoordinated(t)
 	at := func(top *zone.Topology, name zone.Node) city {
 		log := slog.New(slog.DiscardHandler)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
+	"github.com/mqrouter/mqrouter/internal/freeport"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/replication/coordinator/raft"
 	"github.com/mqrouter/mqrouter/replication/peer"
@@ -30,16 +31,11 @@ type coordinated struct {
 	top       *zone.Topology
 }
 
-// freePorts returns ports of the loopback that nobody listens at now.
+// freePorts returns ports of the loopback that are the test's until it ends.
 func freePorts(t *testing.T, n int) (ports []any) {
 	t.Helper()
-	for range n {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close() // together, so that none comes twice
-		ports = append(ports, ln.Addr().(*net.TCPAddr).Port)
+	for _, p := range freeport.Take(t, n) {
+		ports = append(ports, p)
 	}
 	return ports
 }
