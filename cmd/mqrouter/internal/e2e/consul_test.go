@@ -133,9 +133,11 @@ func (k *consulCity) leader() *consulServer {
 // signal sends a signal to all servers.
 func (k *consulCity) signal(sig syscall.Signal) {
 	for _, s := range k.servers {
-		syscall.Kill(s.running.cmd.Process.Pid, sig)
+		s.signal(sig)
 	}
 }
+
+func (s *consulServer) signal(sig syscall.Signal) { syscall.Kill(s.running.cmd.Process.Pid, sig) }
 
 // forget deletes what Consul has of the city's groups.
 func (k *consulCity) forget() {

@@ -230,10 +230,17 @@ func voteless(a *arena, rnd *rand.Rand) blow {
 		strike: each(func(v string) { a.signal(v, syscall.SIGSTOP) }), heal: each(func(v string) { a.signal(v, syscall.SIGCONT) })}
 }
 
-// withoutConsul stops all servers of Consul, or kills the one that leads.
+// withoutConsul stops all servers of Consul, or the one that a member asks, or kills the
+// one that leads.
 func withoutConsul(a *arena, rnd *rand.Rand) blow {
-	d, kills := between(rnd, 500*time.Millisecond, 4*time.Second), rnd.IntN(2) == 0
-	if !kills {
+	d := between(rnd, 500*time.Millisecond, 4*time.Second)
+	switch rnd.IntN(4) {
+	case 0, 1:
+		place, who := a.victim(rnd)
+		agent := func(v string) *consulServer { return a.consul.servers[slices.Index(members, v)] }
+		return a.on(who, fmt.Sprintf("SIGSTOP of the Consul server that %s asks for %v", place, d), d,
+			func(v string) { agent(v).signal(syscall.SIGSTOP) }, func(v string) { agent(v).signal(syscall.SIGCONT) })
+	case 2:
 		return blow{name: fmt.Sprintf("SIGSTOP of Consul for %v", d), last: d,
 			strike: func() { a.consul.signal(syscall.SIGSTOP) }, heal: func() { a.consul.signal(syscall.SIGCONT) }}
 	}

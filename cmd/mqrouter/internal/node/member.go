@@ -65,6 +65,7 @@ func (m *memberNode) runAll(ctx context.Context) error {
 	if err := m.start(ctx); err != nil {
 		return errors.Join(err, m.close())
 	}
+	m.run(ctx, "member", m.live)
 	return m.serve(ctx)
 }
 
@@ -72,6 +73,7 @@ func (m *memberNode) runAll(ctx context.Context) error {
 // to whatever life it has.
 func (m *memberNode) topologyNow() *zone.Topology { return m.source.Current() }
 
+// start begins what lasts as long as the process: all but what stands on the store.
 func (m *memberNode) start(ctx context.Context) error {
 	if m.o.FS == nil {
 		m.o.FS = disk.OS{}
@@ -113,7 +115,6 @@ func (m *memberNode) start(ctx context.Context) error {
 	}
 	m.door = newDoor(ln)
 	m.onStop("client address", m.door.close)
-	m.run(ctx, "member", m.live)
 	return nil
 }
 

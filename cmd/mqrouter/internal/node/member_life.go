@@ -49,7 +49,7 @@ const beatOfLife = 25 * time.Millisecond
 // oneLife opens the store and lives until ctx ends or the store has to be opened again.
 // served says that it has answered as the group's master meanwhile.
 func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
-	l := &life{m: m, handOvers: make(chan *handOver), brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
+	l := m.newLife()
 	if err = l.open(ctx); err == nil {
 		m.say(nil)
 		m.life.Store(l)
@@ -58,6 +58,10 @@ func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
 	}
 	m.learn(m.known(), false)
 	return l.served, errors.Join(err, l.close())
+}
+
+func (m *memberNode) newLife() *life {
+	return &life{m: m, handOvers: make(chan *handOver), brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
 }
 
 // open opens the store as a replica.
