@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -55,6 +56,7 @@ type load struct {
 type loadResult struct {
 	load
 	Messages  uint64        `json:"messages"`
+	Repeated  uint64        `json:"repeated"` // requests that were made again, each time counted
 	Failed    uint64        `json:"failed"`
 	PerSecond float64       `json:"per_second"`
 	Mean      time.Duration `json:"mean"`
@@ -118,7 +120,12 @@ func newBenchPublish(e *env) *cobra.Command {
 		Use:   "publish",
 		Short: "Measure acknowledged publishes through the RocketMQ 5 front end",
 		Long: `Publish to a topic and wait for each answer. A transaction is a half message and
-its commit: its time is that of both.`,
+its commit: its time is that of both.
+
+A request that nobody answers, or that is refused for the moment, is made again for
+at most 30 seconds, by way of the brokers of the zone that live: the run goes on when
+a master is killed. Its time counts from the first attempt, and the attempts that
+were made again are counted; messages of which an answer was lost may be stored twice.`,
 		Example: `  mqrouter bench publish --zone rz01 --publishers 256 --batch 32`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -134,17 +141,13 @@ func (b *benchFlags) run(ctx context.Context, e *env) error {
 	if err != nil {
 		return err
 	}
-	endpoint, err := b.at.resolve(ctx, e)
-	if err != nil {
-		return err
-	}
 	props, err := cycle(b.properties)
 	if err != nil {
 		return usageError{err}
 	}
 	var results []loadResult
 	for _, l := range loads {
-		r, err := l.run(ctx, &b.at, endpoint, b.topic, props)
+		r, err := b.publish(ctx, e, l, props)
 		if err != nil {
 			return err
 		}
@@ -154,13 +157,13 @@ func (b *benchFlags) run(ctx context.Context, e *env) error {
 }
 
 func printLoads(w io.Writer, results []loadResult) {
-	t := newTable("PUBLISHERS", "PER REQUEST", "BODY", "MSG/S", "MEAN", "P50", "P99", "MAX", "FAILED")
+	t := newTable("PUBLISHERS", "PER REQUEST", "BODY", "MSG/S", "MEAN", "P50", "P99", "MAX", "REPEATED", "FAILED")
 	for _, r := range results {
 		failed := fmt.Sprint(r.Failed)
 		if r.FirstFail != "" {
 			failed += ": " + r.FirstFail
 		}
-		t.row(r.Publishers, r.Batch, size(uint64(r.Size)), fmt.Sprintf("%.0f", r.PerSecond), age(r.Mean), age(r.P50), age(r.P99), age(r.Max), failed)
+		t.row(r.Publishers, r.Batch, size(uint64(r.Size)), fmt.Sprintf("%.0f", r.PerSecond), age(r.Mean), age(r.P50), age(r.P99), age(r.Max), r.Repeated, failed)
 	}
 	t.print(w)
 }
@@ -171,15 +174,16 @@ func connections(publishers int) int { return min(max(publishers/128, 1), 8) }
 
 // tally counts what became of messages.
 type tally struct {
-	stored, failed atomic.Uint64
-	first          atomic.Pointer[string] // the first failure
+	stored, repeated, failed atomic.Uint64
+	first                    atomic.Pointer[string] // the first failure
 }
 
-// add counts one request of n messages.
-func (t *tally) add(n int, results []rocketmqclient.SendResult, err error) {
-	if len(results) == 0 {
-		t.failed.Add(uint64(n))
+// add counts one request, which was made so often.
+func (t *tally) add(calls int, results []rocketmqclient.SendResult) {
+	if calls > 1 {
+		t.repeated.Add(uint64(calls - 1))
 	}
+	var err error
 	stored := uint64(0)
 	for i := range results {
 		if results[i].Err != nil {
@@ -196,12 +200,34 @@ func (t *tally) add(n int, results []rocketmqclient.SendResult, err error) {
 	}
 }
 
-func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string, props []map[string]string) (loadResult, error) {
-	producer, err := rocketmqclient.NewProducer(ctx, at.signs(rocketmqclient.Config{Endpoint: endpoint, Connections: connections(l.Publishers), RequestTimeout: 30 * time.Second}), topic)
+// publish makes one run.
+func (b *benchFlags) publish(ctx context.Context, e *env, l load, props []map[string]string) (loadResult, error) {
+	producer, err := b.producer(ctx, e, rocketmqclient.Config{Connections: connections(l.Publishers), RequestTimeout: benchPatience}, b.topic)
 	if err != nil {
-		return loadResult{}, fmt.Errorf("connect to %s: %w", endpoint, err)
+		return loadResult{}, err
 	}
-	defer producer.Close()
+	defer producer.close()
+	ids, err := rocketmqclient.NewIDs(crand.Reader)
+	if err != nil {
+		return loadResult{}, err
+	}
+	return l.run(ctx, producer, ids, b.topic, props), nil
+}
+
+// producer reaches a broker. The caller closes it.
+func (b *benchFlags) producer(ctx context.Context, e *env, cfg rocketmqclient.Config, topics ...string) (*persistent[*rocketmqclient.Producer], error) {
+	addrs, err := b.at.addresses(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.TLS, err = e.fleet.tls(); err != nil {
+		return nil, err
+	}
+	p := b.at.producer(addrs, cfg, benchPatience, e.errOut, topics...)
+	return p, p.reach(ctx)
+}
+
+func (l load) run(ctx context.Context, producer *persistent[*rocketmqclient.Producer], ids *rocketmqclient.IDs, topic string, props []map[string]string) loadResult {
 	r := loadResult{load: l}
 	var count tally
 	var begun atomic.Int64
@@ -214,23 +240,20 @@ func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string
 		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
 		wg.Go(func() {
 			pace, bodies, turn := newPacer(l, begin), newBodies(l, uint64(i)), i
-			batch := make([]*rocketmqclient.Message, l.Batch)
-			for j := range batch {
-				batch[j] = &rocketmqclient.Message{Topic: topic}
-			}
+			request := newRequest(&l.kind, topic, l.Batch)
 			for run.Err() == nil && pace.wait(run) {
 				if n := begun.Add(int64(l.Batch)); l.messages > 0 && n > int64(l.messages) {
 					return
 				}
-				for _, m := range batch {
+				for _, m := range request.messages {
 					m.Body, m.Properties = bodies.next(m.Body), props[turn%len(props)]
 					l.kind.shape(m, uint64(turn))
 					turn++
 				}
 				sent := time.Now()
-				results, err := l.kind.send(ctx, producer, batch)
-				parts[i].RecordValue(max(time.Since(sent).Microseconds(), 1)) //nolint:errcheck // a value over a minute counts as failed below
-				count.add(l.Batch, results, err)
+				calls := request.send(ctx, producer, ids)
+				parts[i].RecordValue(max(time.Since(sent).Microseconds(), 1)) //nolint:errcheck // below a minute: see benchPatience
+				count.add(calls, request.results)
 			}
 		})
 	}
@@ -240,13 +263,13 @@ func (l load) run(ctx context.Context, at *endpointFlags, endpoint, topic string
 	for _, p := range parts[1:] {
 		all.Merge(p)
 	}
-	r.Messages, r.Failed, r.PerSecond = count.stored.Load(), count.failed.Load(), float64(count.stored.Load())/took.Seconds()
+	r.Messages, r.Repeated, r.Failed, r.PerSecond = count.stored.Load(), count.repeated.Load(), count.failed.Load(), float64(count.stored.Load())/took.Seconds()
 	micro := func(v int64) time.Duration { return time.Duration(v) * time.Microsecond }
 	r.Mean, r.P50, r.P99, r.Max = time.Duration(all.Mean()*float64(time.Microsecond)), micro(all.ValueAtQuantile(50)), micro(all.ValueAtQuantile(99)), micro(all.Max())
 	if p := count.first.Load(); p != nil {
 		r.FirstFail = *p
 	}
-	return r, nil
+	return r
 }
 
 // maxCycle bounds the numbers of a property in a load.

@@ -79,10 +79,6 @@ func (b *benchFlags) flow(ctx context.Context, e *env, l load) (flowResult, erro
 	if err != nil {
 		return flowResult{}, err
 	}
-	endpoint, err := b.at.resolve(ctx, e)
-	if err != nil {
-		return flowResult{}, err
-	}
 	props, err := cycle(b.properties)
 	if err != nil {
 		return flowResult{}, usageError{err}
@@ -90,7 +86,7 @@ func (b *benchFlags) flow(ctx context.Context, e *env, l load) (flowResult, erro
 	settled0, _, bytes0 := flowSum(f.statuses(ctx))
 	begin := time.Now()
 	var r flowResult
-	if r.Published, err = l.run(ctx, &b.at, endpoint, b.topic, props); err != nil {
+	if r.Published, err = b.publish(ctx, e, l, props); err != nil {
 		return r, err
 	}
 	ended := time.Now()

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"time"
@@ -55,24 +54,4 @@ func (k *kindFlags) shape(m *rocketmqclient.Message, turn uint64) {
 	case "transaction":
 		m.Type = pb.MessageType_TRANSACTION
 	}
-}
-
-// send sends the messages of one request, and commits them if they are halves.
-// Messages of one request have one message group, as the protocol asks.
-func (k *kindFlags) send(ctx context.Context, p *rocketmqclient.Producer, batch []*rocketmqclient.Message) ([]rocketmqclient.SendResult, error) {
-	if k.kind == "fifo" {
-		for _, m := range batch[1:] {
-			m.MessageGroup = batch[0].MessageGroup
-		}
-	}
-	results, err := p.SendBatch(ctx, batch)
-	if err != nil || k.kind != "transaction" {
-		return results, err
-	}
-	for i := range results {
-		if r := &results[i]; r.Err == nil {
-			r.Err = p.EndTransaction(ctx, batch[i].Topic, *r, true)
-		}
-	}
-	return results, nil
 }

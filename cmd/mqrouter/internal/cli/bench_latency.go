@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	crand "crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -15,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/mqrouter/mqrouter/broker/timer"
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
+	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
 // latencyResult is how long messages take from the call of send at one place to
@@ -35,14 +38,16 @@ type latencyResult struct {
 // latencyTail is how long the receivers wait for what was sent last.
 const latencyTail = 2 * time.Second
 
-// stampBytes begin a body: the run, and when it was sent in nanoseconds of it.
-const stampBytes = 16
+// stampBytes begin a body: the run, when it was sent in nanoseconds of it, and its number
+// in it.
+const stampBytes = 24
 
 // latencyRun is one run: its number tells its messages from older ones.
 type latencyRun struct {
 	group     string
 	drainTime time.Duration
 
+	ids      *rocketmqclient.IDs
 	number   uint64
 	begin    time.Time
 	sent     atomic.Uint64
@@ -50,6 +55,7 @@ type latencyRun struct {
 	older    atomic.Uint64 // messages of other runs and of other publishers that came
 
 	mu      sync.Mutex
+	came    timer.Set               // guarded by mu; numbers of messages
 	arrived *hdrhistogram.Histogram // guarded by mu; µs
 	answers *hdrhistogram.Histogram // guarded by mu; µs
 }
@@ -66,7 +72,10 @@ func newBenchLatency(e *env) *cobra.Command {
 group that has nothing else to do, and measure from the call of send to the
 return of receive; of delayed messages from when they are due. What the group has not consumed yet there comes first: it is
 consumed before the run, for as long as --drain, and when there is more, the
-command fails: mqrouter group reset skips it.`,
+command fails: mqrouter group reset skips it.
+
+What nobody answers is asked again for at most 30 seconds, by way of the brokers that
+live. A message that comes twice counts once.`,
 		Example: `  mqrouter bench latency --zone rz01 --to rz04 --topic transfer --group transfer-credit --property userId=1065 --rate 1000`,
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -118,44 +127,84 @@ func (r *latencyResult) notes(group string) string {
 }
 
 func (b *benchFlags) latency(ctx context.Context, e *env, to *endpointFlags, group string, drain time.Duration) (latencyResult, error) {
-	from, err := b.at.resolve(ctx, e)
-	if err != nil {
-		return latencyResult{}, err
-	}
-	at, err := to.resolve(ctx, e)
-	if err != nil {
-		return latencyResult{}, err
-	}
 	props, err := cycle(b.properties)
 	if err != nil {
 		return latencyResult{}, usageError{err}
 	}
-	producer, err := rocketmqclient.NewProducer(ctx, b.at.signs(rocketmqclient.Config{Endpoint: from}), b.topic)
+	ids, err := rocketmqclient.NewIDs(crand.Reader)
 	if err != nil {
-		return latencyResult{}, fmt.Errorf("connect to %s: %w", from, err)
+		return latencyResult{}, err
 	}
-	defer producer.Close()
-	consumer, err := rocketmqclient.NewSimpleConsumer(ctx, to.signs(rocketmqclient.Config{Endpoint: at}), group, time.Second, rocketmqclient.Subscription{Topic: b.topic})
+	producer, err := b.producer(ctx, e, rocketmqclient.Config{}, b.topic)
 	if err != nil {
-		return latencyResult{}, fmt.Errorf("connect to %s: %w", at, err)
+		return latencyResult{}, err
 	}
-	defer consumer.Close()
+	defer producer.close()
+	consumer, err := to.consumer(ctx, e, group, b.topic)
+	if err != nil {
+		return latencyResult{}, err
+	}
+	defer consumer.close()
 
 	r := &latencyRun{
 		group: group, drainTime: drain,
-		number: rand.Uint64(), begin: time.Now(),
+		number: rand.Uint64(), begin: time.Now(), ids: ids,
 		arrived: hdrhistogram.New(1, histogramMax, histogramDigits), answers: hdrhistogram.New(1, histogramMax, histogramDigits),
 	}
 	return r.run(ctx, b, producer, consumer, props)
 }
 
+// latencyConsumer is a consumer that outlives its brokers.
+type latencyConsumer = persistent[*rocketmqclient.SimpleConsumer]
+
+// consumer reaches a broker of the zone. The caller closes it.
+func (p *endpointFlags) consumer(ctx context.Context, e *env, group, topic string) (*latencyConsumer, error) {
+	addrs, err := p.addresses(ctx, e)
+	if err != nil {
+		return nil, err
+	}
+	secure, err := e.fleet.tls()
+	if err != nil {
+		return nil, err
+	}
+	c := newPersistent(addrs, benchPatience, e.errOut, func(ctx context.Context, addr string) (*rocketmqclient.SimpleConsumer, error) {
+		return rocketmqclient.NewSimpleConsumer(ctx, p.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), group, time.Second, rocketmqclient.Subscription{Topic: topic})
+	})
+	return c, c.reach(ctx)
+}
+
+// receive receives messages and acknowledges those that are there. What cannot be
+// acknowledged any more, since its broker has died, comes again later.
+func receive(ctx context.Context, c *latencyConsumer) (list []*rocketmqclient.Received, at time.Time, err error) {
+	if _, err = c.do(ctx, func(ctx context.Context, c *rocketmqclient.SimpleConsumer) (err error) {
+		list, err = c.Receive(ctx, 32, 30*time.Second)
+		return err
+	}); err != nil || len(list) == 0 {
+		return nil, time.Time{}, err
+	}
+	at = time.Now()
+	_, err = c.do(ctx, func(ctx context.Context, c *rocketmqclient.SimpleConsumer) error {
+		err := c.Ack(ctx, list...)
+		var refused *rocketmqclient.StatusError
+		if errors.As(err, &refused) && refused.Code == pb.Code_INVALID_RECEIPT_HANDLE { // which a new master says
+			return nil
+		}
+		return err
+	})
+	return list, at, err
+}
+
 // run sends for the duration and receives until everything is there, or nothing
 // more comes.
-func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *rocketmqclient.Producer, c *rocketmqclient.SimpleConsumer, props []map[string]string) (latencyResult, error) {
+func (r *latencyRun) run(ctx context.Context, b *benchFlags, p *persistent[*rocketmqclient.Producer], c *latencyConsumer, props []map[string]string) (latencyResult, error) {
 	receiving, stop := context.WithCancel(ctx)
 	defer stop()
 	// Receives go to the zone's brokers in turn: each needs one that waits there.
-	brokers, err := c.Brokers(ctx, b.topic)
+	var brokers int
+	_, err := c.do(ctx, func(ctx context.Context, c *rocketmqclient.SimpleConsumer) (err error) {
+		brokers, err = c.Brokers(ctx, b.topic)
+		return err
+	})
 	if err != nil {
 		return latencyResult{}, fmt.Errorf("bench: %w", err)
 	}
@@ -203,7 +252,7 @@ const drainers = 8
 
 // drain consumes what the group has not consumed yet, until as many receives in a
 // row as there are brokers find nothing: the receives go to the brokers in turn.
-func (r *latencyRun) drain(ctx context.Context, c *rocketmqclient.SimpleConsumer, brokers int) error {
+func (r *latencyRun) drain(ctx context.Context, c *latencyConsumer, brokers int) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.drainTime, errBacklog)
 	defer cancel()
 	var idle atomic.Int64 // receives in a row that found nothing
@@ -211,17 +260,16 @@ func (r *latencyRun) drain(ctx context.Context, c *rocketmqclient.SimpleConsumer
 	for range drainers {
 		g.Go(func() error {
 			for idle.Load() < int64(2*max(brokers, 1)) {
-				list, err := c.Receive(ctx, 32, 30*time.Second)
-				if err == nil && len(list) > 0 {
-					idle.Store(0)
-					r.older.Add(uint64(len(list)))
-					err = c.Ack(ctx, list...)
-				} else if err == nil {
-					idle.Add(1)
-				}
+				list, _, err := receive(ctx, c)
 				if err != nil {
 					return err
 				}
+				if len(list) == 0 {
+					idle.Add(1)
+					continue
+				}
+				idle.Store(0)
+				r.older.Add(uint64(len(list)))
 			}
 			return nil
 		})
@@ -239,20 +287,20 @@ var errBacklog = errors.New("an old backlog comes before the messages of the run
 
 // send publishes at the pace of the load until ctx ends. A failed send counts as
 // sent and is missed at the other end.
-func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic string, p *rocketmqclient.Producer, props []map[string]string) {
+func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic string, p *persistent[*rocketmqclient.Producer], props []map[string]string) {
 	// The publishers take turns, so that the rate is even.
 	shift := time.Duration(publisher) * time.Second / time.Duration(l.rate)
 	pace, bodies := newPacer(l, r.begin.Add(shift)), newBodies(l, publisher)
-	m := &rocketmqclient.Message{Topic: topic}
-	one := [1]*rocketmqclient.Message{m}
+	request := newRequest(&l.kind, topic, 1)
+	m := request.messages[0]
 	for turn := publisher; pace.wait(ctx) && ctx.Err() == nil; turn++ {
 		m.Body, m.Properties = bodies.next(m.Body), props[turn%uint64(len(props))]
 		sent := time.Since(r.begin)
 		binary.LittleEndian.PutUint64(m.Body, r.number)
 		binary.LittleEndian.PutUint64(m.Body[8:], uint64(sent+l.kind.wait()))
+		binary.LittleEndian.PutUint64(m.Body[16:], r.sent.Add(1))
 		l.kind.shape(m, turn)
-		r.sent.Add(1)
-		if results, err := l.kind.send(context.WithoutCancel(ctx), p, one[:]); err != nil || results[0].Err != nil {
+		if request.send(context.WithoutCancel(ctx), p, r.ids); request.results[0].Err != nil {
 			continue
 		}
 		r.note(r.answers, time.Since(r.begin)-sent)
@@ -260,31 +308,33 @@ func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic s
 }
 
 // receive consumes until ctx ends.
-func (r *latencyRun) receive(ctx context.Context, c *rocketmqclient.SimpleConsumer) error {
+func (r *latencyRun) receive(ctx context.Context, c *latencyConsumer) error {
 	for {
-		list, err := c.Receive(ctx, 32, 30*time.Second)
-		now := time.Since(r.begin)
+		list, at, err := receive(ctx, c)
 		switch {
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && len(list) == 0:
 			return nil
-		case err != nil:
+		case err != nil && ctx.Err() == nil:
 			return err
 		}
 		for _, m := range list {
-			if len(m.Body) < stampBytes || binary.LittleEndian.Uint64(m.Body) != r.number {
+			switch {
+			case len(m.Body) < stampBytes || binary.LittleEndian.Uint64(m.Body) != r.number:
 				r.older.Add(1)
-				continue
+			case r.first(binary.LittleEndian.Uint64(m.Body[16:])):
+				r.note(r.arrived, at.Sub(r.begin)-time.Duration(binary.LittleEndian.Uint64(m.Body[8:])))
+				r.received.Add(1)
 			}
-			r.note(r.arrived, now-time.Duration(binary.LittleEndian.Uint64(m.Body[8:])))
-			r.received.Add(1)
-		}
-		if len(list) == 0 {
-			continue
-		}
-		if err := c.Ack(ctx, list...); err != nil && ctx.Err() == nil {
-			return err
 		}
 	}
+}
+
+// first reports whether a message comes for the first time: one that was sent again, or
+// could not be acknowledged, comes twice.
+func (r *latencyRun) first(number uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.came.Add(number)
 }
 
 func (r *latencyRun) note(h *hdrhistogram.Histogram, d time.Duration) {

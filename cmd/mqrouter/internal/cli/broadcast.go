@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"time"
 
@@ -36,7 +37,11 @@ func newBroadcast(e *env) *cobra.Command {
 		Short: "Change a key in the caches of every city",
 		Long: `Publish a change on a topic with a broadcast route. It lands in every city,
 whose cachesync applies it. Of all changes of a key the one with the greatest
-version wins, in whatever order they arrive.`,
+version wins, in whatever order they arrive.
+
+A change that is not answered for, as when its broker dies or another of the group
+becomes master, is published again for at most --timeout, by way of the brokers of
+the zone that live. That it may land twice changes nothing: versions say which wins.`,
 	}
 	c.AddCommand(
 		broadcastCommand(e, broadcast.OpSet, "Set a key", "the cache key",
@@ -75,33 +80,36 @@ func (p *broadcastFlags) run(ctx context.Context, e *env, op broadcast.Op) error
 	case p.version == 0:
 		return usageError{fmt.Errorf("--version is missing: 1 or more")}
 	}
-	if err := change.Validate(); err != nil {
+	form, err := change.Format()
+	if err != nil {
 		return usageError{err}
 	}
 	if err := p.demandBroadcast(ctx, e); err != nil {
 		return err
 	}
-	endpoint, err := p.at.resolve(ctx, e)
+	addrs, err := p.at.addresses(ctx, e)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, e.fleet.timeout)
-	defer cancel()
 	secure, err := e.fleet.tls()
 	if err != nil {
 		return err
 	}
-	signed := p.at.signs(rocketmqclient.Config{})
-	pub, err := broadcast.NewPublisher(ctx, broadcast.PublisherOptions{Endpoint: endpoint, Topic: p.topic, TLS: secure, AccessKey: signed.AccessKey, SecretKey: signed.SecretKey})
-	if err != nil {
-		return fmt.Errorf("connect to %s: %w", endpoint, err)
-	}
-	defer pub.Close() //nolint:errcheck // the change is acknowledged or failed by then
-	r, err := pub.Publish(ctx, change)
+	ids, err := rocketmqclient.NewIDs(rand.Reader)
 	if err != nil {
 		return err
 	}
-	out := changed{MessageID: r.MessageID, Op: op.String(), Key: p.key, Version: p.version, Reached: r.Reached}
+	producer := p.at.producer(addrs, rocketmqclient.Config{TLS: secure}, e.fleet.timeout, e.errOut, p.topic)
+	defer producer.close()
+	m := &rocketmqclient.Message{Topic: p.topic, ID: ids.Next(), Born: time.Now(), Keys: []string{form.Key}, Properties: form.Properties, Body: form.Body}
+	var r rocketmqclient.SendResult
+	if _, err := producer.do(ctx, func(ctx context.Context, producer *rocketmqclient.Producer) (err error) {
+		r, err = producer.Send(ctx, m)
+		return err
+	}); err != nil {
+		return fmt.Errorf("%s of %s on %s: %w", op, p.key, p.topic, err)
+	}
+	out := changed{MessageID: r.MessageID, Op: op.String(), Key: p.key, Version: p.version, Reached: r.Text}
 	return e.line(out, fmt.Sprintf("%s  %s", out.MessageID, out.Reached))
 }
 

@@ -2,9 +2,9 @@ package cli
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -43,15 +43,15 @@ func firstOf[T any](ctx context.Context, timeout time.Duration, addrs []string, 
 	return client, len(addrs), errors.Join(errs...)
 }
 
-// producer returns a producer of the topic by way of whichever of the addresses serves.
-// The caller closes it.
-func (p *endpointFlags) producer(e *env, addrs []string, secure *tls.Config, topic string) *persistent[*rocketmqclient.Producer] {
-	return &persistent[*rocketmqclient.Producer]{
-		addrs: addrs, within: e.fleet.timeout, errOut: e.errOut,
-		open: func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
-			return rocketmqclient.NewProducer(ctx, p.signs(rocketmqclient.Config{Endpoint: addr, TLS: secure}), topic)
-		},
-	}
+// producer returns a producer of the topic by way of whichever of the addresses serves,
+// for callers that share it; cfg says the rest. The caller closes it.
+func (p *endpointFlags) producer(addrs []string, cfg rocketmqclient.Config, within time.Duration, errOut io.Writer, topics ...string) *persistent[*rocketmqclient.Producer] {
+	cfg = p.signs(cfg)
+	return newPersistent(addrs, within, errOut, func(ctx context.Context, addr string) (*rocketmqclient.Producer, error) {
+		at := cfg
+		at.Endpoint = addr
+		return rocketmqclient.NewProducer(ctx, at, topics...)
+	})
 }
 
 func reaches(ctx context.Context, addr string) bool {
@@ -64,11 +64,11 @@ func reaches(ctx context.Context, addr string) bool {
 	return true
 }
 
-// final reports whether another broker of the zone would say the same.
+// final reports whether another broker of the zone would say the same, or the client does.
 func final(err error) bool {
 	var refused *rocketmqclient.StatusError
 	if errors.As(err, &refused) {
 		return !refused.Temporary()
 	}
-	return errors.Is(err, rocketmqclient.ErrNoQueue)
+	return errors.Is(err, rocketmqclient.ErrNoQueue) || errors.Is(err, rocketmqclient.ErrBound)
 }

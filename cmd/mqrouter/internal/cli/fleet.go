@@ -194,23 +194,6 @@ func (p *endpointFlags) signs(cfg rocketmqclient.Config) rocketmqclient.Config {
 	return cfg
 }
 
-// resolve returns the address of a broker of the zone that accepts connections, or the
-// endpoint given. When none does it is the first, whose error then tells.
-func (p *endpointFlags) resolve(ctx context.Context, e *env) (string, error) {
-	all, err := p.addresses(ctx, e)
-	if err != nil {
-		return "", err
-	}
-	if len(all) > 1 {
-		for _, addr := range all {
-			if reaches(ctx, addr) {
-				return addr, nil
-			}
-		}
-	}
-	return all[0], nil
-}
-
 // addresses returns those of the zone's brokers, or the endpoint given.
 func (p *endpointFlags) addresses(ctx context.Context, e *env) ([]string, error) {
 	if p.endpoint != "" {

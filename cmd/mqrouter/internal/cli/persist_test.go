@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,10 +65,10 @@ func TestACallOutlivesItsFrontEnd(t *testing.T) {
 					return err
 				}
 				var told strings.Builder
-				p := &persistent[closer]{addrs: []string{"a:1"}, within: 10 * time.Second, errOut: &told, open: func(context.Context, string) (closer, error) {
+				p := newPersistent([]string{"a:1"}, 10*time.Second, &told, func(context.Context, string) (closer, error) {
 					opened++
 					return closer{&closed}, next(&c.opens)
-				}}
+				})
 				began := time.Now()
 				made, err := p.do(t.Context(), func(context.Context, closer) error {
 					called++
@@ -87,3 +89,60 @@ func TestACallOutlivesItsFrontEnd(t *testing.T) {
 		})
 	}
 }
+
+// TestCallersShareAClient: of many callers at once, one opens a client for all, also when
+// it fails all of them, and nobody gives up since another's client could not be opened
+// for a while. Whoever is answered was called by a client that was not closed.
+func TestCallersShareAClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lost := &rocketmqclient.OpError{Op: "SendMessage", Endpoint: "e", Err: errors.New("connection refused")}
+		began := time.Now()
+		var opened, closed, told atomic.Int64
+		down := func() bool { return opened.Load() > 0 && time.Since(began) < 3*time.Second }
+		p := newPersistent([]string{"a:1"}, 10*time.Second, writer(func(b []byte) (int, error) { told.Add(1); return len(b), nil }), func(ctx context.Context, _ string) (*counted, error) {
+			if down() {
+				return nil, lost
+			}
+			opened.Add(1)
+			return &counted{all: &closed}, nil
+		})
+		if err := p.reach(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var callers sync.WaitGroup
+		for range 100 {
+			callers.Go(func() {
+				for range 3 {
+					if _, err := p.do(t.Context(), func(_ context.Context, c *counted) error {
+						switch {
+						case down():
+							return lost
+						case c.closed.Load():
+							return rocketmqclient.ErrClosed
+						}
+						return nil
+					}); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		p.close()
+		if opened.Load() != 2 || closed.Load() != 2 || told.Load() != 1 {
+			t.Errorf("%d clients were opened and %d closed, it was told %d times; want 2, 2, 1", opened.Load(), closed.Load(), told.Load())
+		}
+	})
+}
+
+// counted is a client that knows whether it was closed.
+type counted struct {
+	closed atomic.Bool
+	all    *atomic.Int64
+}
+
+func (c *counted) Close() error { c.closed.Store(true); c.all.Add(1); return nil }
+
+type writer func([]byte) (int, error)
+
+func (w writer) Write(b []byte) (int, error) { return w(b) }

@@ -92,7 +92,7 @@ func (p *publishFlags) run(ctx context.Context, e *env, body string) error {
 	if err != nil {
 		return err
 	}
-	producer := p.at.producer(e, addrs, secure, p.topic)
+	producer := p.at.producer(addrs, rocketmqclient.Config{TLS: secure}, e.fleet.timeout, e.errOut, p.topic)
 	defer producer.close()
 	for range p.count {
 		m := &rocketmqclient.Message{Topic: p.topic, ID: ids.Next(), Body: []byte(body), Tag: p.tag, Keys: p.keys, Properties: props, MessageGroup: p.group, LiteTopic: p.lite, Priority: p.priority, Born: time.Now()}

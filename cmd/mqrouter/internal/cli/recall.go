@@ -49,7 +49,7 @@ func runRecall(ctx context.Context, e *env, at *endpointFlags, topic, handle str
 	if err != nil {
 		return err
 	}
-	producer := at.producer(e, addrs, secure, topic)
+	producer := at.producer(addrs, rocketmqclient.Config{TLS: secure}, e.fleet.timeout, e.errOut, topic)
 	defer producer.close()
 	var id string
 	if _, err := producer.do(ctx, func(ctx context.Context, producer *rocketmqclient.Producer) (err error) {
