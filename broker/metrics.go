@@ -126,7 +126,7 @@ func (x *metrics) observe(m metric.Meter, b *Broker) error {
 		o.ObserveInt64(given, int64(st.Counts.Receipts))
 		o.ObserveInt64(none, int64(st.Counts.NoReceipts))
 		for _, r := range st.Receipts {
-			o.ObserveInt64(waiting, int64(r.Messages), metric.WithAttributes(attribute.String("group", r.Target)))
+			o.ObserveInt64(waiting, int64(r.Messages), metric.WithAttributes(attribute.String("group", r.Target), attribute.String("topic", string(r.Topic))))
 		}
 		timers.observe(o, &st.Timers)
 		x.tx.observe(o, st.Transactions)

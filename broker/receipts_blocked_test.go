@@ -44,6 +44,11 @@ func TestBlockedReceiptsHoldUpNoOthers(t *testing.T) {
 		first := publish(away, "away", many)
 		ids := publish(other, "other", 30)
 		away.down()
+		unread := ReceiptTopic{Topic: "transfer", To: "receipts", Open: many + 30, Slowest: "transfer-credit"}
+		if got := to.Status().ReceiptTopics; !slices.Equal(got, []ReceiptTopic{unread}) {
+			t.Errorf("without a receipt: %+v, want %+v", got, unread)
+		}
+		drained := time.Now()
 		if got := to.drain("transfer-credit", "transfer"); len(got) != many+30 {
 			t.Fatalf("%d messages arrived, want %d", len(got), many+30)
 		}
@@ -52,8 +57,12 @@ func TestBlockedReceiptsHoldUpNoOthers(t *testing.T) {
 		other.receiptsAt(all)
 		onceTold(t, all, ReceiptAcked, ids...)
 		waiting := to.Status().Receipts
-		if len(waiting) != 1 || waiting[0].Target != "rz02-a" || waiting[0].Messages < many*3/4 {
-			t.Errorf("waiting %+v, want nearly all %d for rz02-a", waiting, many)
+		if len(waiting) != 1 || waiting[0].Topic != "transfer" || waiting[0].Target != "rz02-a" || waiting[0].Messages < many*3/4 || waiting[0].Since.Before(drained) || waiting[0].Since.After(drained.Add(10*time.Second)) {
+			t.Errorf("waiting %+v, want nearly all %d for rz02-a, since %v", waiting, many, drained)
+		}
+		open := ReceiptTopic{Topic: "transfer", To: "receipts", Open: waiting[0].Messages}
+		if got := to.Status().ReceiptTopics; !slices.Equal(got, []ReceiptTopic{open}) {
+			t.Errorf("without a receipt: %+v, want %+v", got, open)
 		}
 		to.tap.reads.Store(0)
 		ids = publish(other, "later", 30)

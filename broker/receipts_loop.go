@@ -21,6 +21,13 @@ const receiptWindow = 1 << 16
 type receiptLoop struct {
 	b     *Broker
 	waits map[receiptQueue]*receiptWaits // not empty ones
+	since map[receiptsAt]time.Time       // since when there are some
+}
+
+// receiptsAt are receipts of a topic's messages that have one destination.
+type receiptsAt struct {
+	topic  zone.Topic
+	target string
 }
 
 // receiptQueue names a queue, and where its receipts go.
@@ -54,17 +61,26 @@ type blockedReceipt struct {
 	marks   []consumer.Range
 }
 
-// ReceiptsWaiting says how many messages are settled and their receipts wait for room in
-// the backlog of a broker group. Zero ones are not listed.
+// ReceiptsWaiting says how many messages of a topic are settled and their receipts wait
+// for room in the backlog of a broker group. Zero ones are not listed.
 type ReceiptsWaiting struct {
+	Topic    zone.Topic // of the messages
 	Target   string
 	Messages uint64
+	Since    time.Time // by the wall clock; a restart begins anew
+}
+
+// ReceiptTopic says how many messages of a topic have no receipt yet.
+type ReceiptTopic struct {
+	Topic, To zone.Topic
+	Open      uint64             // messages without one that may still have one
+	Slowest   zone.ConsumerGroup // of those that it waits for, the one with the most messages to settle; empty: all are settled
 }
 
 // receiptLoop gives receipts when something was settled, and tries again later what
 // could not be given.
 func (b *Broker) receiptLoop() {
-	l := &receiptLoop{b: b, waits: map[receiptQueue]*receiptWaits{}}
+	l := &receiptLoop{b: b, waits: map[receiptQueue]*receiptWaits{}, since: map[receiptsAt]time.Time{}}
 	more := false
 	b.loop(0, b.receiptKick, func() time.Duration {
 		// Wait for company: one receipt then tells of many messages.
@@ -263,20 +279,53 @@ func (l *receiptLoop) begin(q receiptQueue, choose func(*state, []*subscription)
 
 // tell publishes what waits for room.
 func (l *receiptLoop) tell() {
-	var counts map[string]uint64
-	for _, w := range l.waits {
+	var counts map[receiptsAt]uint64
+	for q, w := range l.waits {
 		for target, lane := range w.lanes {
 			if counts == nil {
-				counts = map[string]uint64{}
+				counts = map[receiptsAt]uint64{}
 			}
-			counts[target] += lane.offsets.Count()
+			counts[receiptsAt{q.topic.name, target}] += lane.offsets.Count()
 		}
 	}
+	maps.DeleteFunc(l.since, func(at receiptsAt, _ time.Time) bool { return counts[at] == 0 })
 	var list []ReceiptsWaiting
-	for _, target := range sortedKeys(counts) {
-		list = append(list, ReceiptsWaiting{Target: target, Messages: counts[target]})
+	for at, n := range counts {
+		if _, known := l.since[at]; !known {
+			l.since[at] = l.b.wallNow()
+		}
+		list = append(list, ReceiptsWaiting{Topic: at.topic, Target: at.target, Messages: n, Since: l.since[at]})
 	}
+	slices.SortFunc(list, func(x, y ReceiptsWaiting) int {
+		return cmp.Or(compareStrings(x.Topic, y.Topic), compareStrings(x.Target, y.Target))
+	})
 	l.b.receiptsWait.Store(&list)
+}
+
+// receiptTopics returns the topics with messages that have no receipt yet. Called with
+// Broker.mu held; the groups are those of the status.
+func (b *Broker) receiptTopics(groups []GroupStatus) (list []ReceiptTopic) {
+	for _, name := range sortedKeys(b.state.topics) {
+		t := b.state.topics[name]
+		if t.receipts == "" {
+			continue
+		}
+		r := ReceiptTopic{Topic: name, To: t.receipts}
+		for i, q := range t.queues {
+			r.Open += b.state.progress.Lag(receiptGroup, name, uint16(i), q.index.Next())
+		}
+		if r.Open == 0 {
+			continue
+		}
+		most := uint64(0)
+		for _, g := range groups {
+			if g.Topic == name && g.Declared && !g.Cache && g.Lag > most {
+				r.Slowest, most = g.Group, g.Lag
+			}
+		}
+		list = append(list, r)
+	}
+	return list
 }
 
 // put adds the messages of a receipt that had no room.

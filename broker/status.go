@@ -34,6 +34,8 @@ type Status struct {
 	Windows      []WindowStatus     // of idempotent topics
 	Limits       []LimitStatus      // of which something is in use, or was in the way
 	Receipts     []ReceiptsWaiting  // that wait for room in the backlog of their destination
+	// ReceiptTopics are the topics with messages that have no receipt yet, for whatever reason.
+	ReceiptTopics []ReceiptTopic
 }
 
 // TransactionStatus is what waits for decisions of a topic.
@@ -212,6 +214,7 @@ func (b *Broker) fillStatus(st *Status) []need {
 		gs.Lite = b.liteUse(sub, hs.Asleep)
 		st.Groups = append(st.Groups, gs)
 	}
+	st.ReceiptTopics = b.receiptTopics(st.Groups)
 	b.fillTransactions(st)
 	st.Windows = b.windows()
 	st.Limits = b.limitStatus(st)

@@ -31,6 +31,7 @@ type Status struct {
 
 	Transactions []Transaction `json:"transactions,omitempty"` // topics with half messages that wait
 	Decided      Decided       `json:"decided,omitzero"`
+	Receipts     *Receipts     `json:"receipts,omitempty"` // absent when none was given, and none is to come
 	Inbound      []Inbound     `json:"inbound,omitempty"`
 	Links        []Link        `json:"links,omitempty"`
 	Paths        []Path        `json:"paths,omitempty"`
@@ -146,6 +147,30 @@ type Decided struct {
 	RolledBack uint64 `json:"rolled_back"`
 	Parked     uint64 `json:"parked"`
 	Repeated   uint64 `json:"repeated"` // records of decisions that came too late
+}
+
+// Receipts describes the receipts of the messages that were consumed at a broker.
+type Receipts struct {
+	Given  uint64         `json:"given"`          // messages that had one, since the store was made
+	None   uint64         `json:"none,omitempty"` // likewise, that can have none
+	Topics []ReceiptTopic `json:"topics,omitempty"`
+}
+
+// ReceiptTopic describes the messages of a topic that have no receipt yet.
+type ReceiptTopic struct {
+	Topic   string            `json:"topic"`
+	To      string            `json:"to"`                // the topic of its receipts
+	Open    uint64            `json:"open"`              // messages
+	Slowest string            `json:"slowest,omitempty"` // the consumer group with the most of them to settle; absent = all are settled
+	Waiting []ReceiptsWaiting `json:"waiting,omitempty"` // of these: settled, and their receipts wait
+}
+
+// ReceiptsWaiting are settled messages whose receipts wait for room in the backlog of a
+// broker group.
+type ReceiptsWaiting struct {
+	Target   string    `json:"target"`
+	Messages uint64    `json:"messages"`
+	Since    time.Time `json:"since"`
 }
 
 // Flow describes one leg of a flow at its origin.

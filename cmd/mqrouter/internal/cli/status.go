@@ -20,7 +20,8 @@ func newStatus(e *env) *cobra.Command {
 		Short: "Show every node: cities, links, flows, consumer groups, caches",
 		Long: `Ask every node of the deployment and show its cities, the links between
 routers with their round-trip time, the flows with backlog and age of the oldest
-record, consumer groups with lag (those without are counted; --all lists them), and
+record, half and delayed messages, receipts that are not written yet and what they
+wait for, consumer groups with lag (those without are counted; --all lists them), and
 caches with their watermarks. A node that does not answer is shown as such, and
 the command fails.
 
@@ -79,6 +80,7 @@ func printStatus(w io.Writer, f *fleet, all []admin.Status, zeros bool) {
 	printPaths(w, all)
 	printFlows(w, all)
 	printTransactions(w, all)
+	printReceipts(w, all)
 	printTimers(w, all)
 	printLimits(w, all)
 	printConsumers(w, all, zeros)

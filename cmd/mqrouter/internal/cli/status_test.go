@@ -88,3 +88,27 @@ func TestStatusShowsTheUseOfLimits(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusShowsReceipts: how many are to come, and what they wait for.
+func TestStatusShowsReceipts(t *testing.T) {
+	var out bytes.Buffer
+	printReceipts(&out, []admin.Status{{Node: "rz01-a-1", Zone: "rz01"}})
+	if out.Len() > 0 {
+		t.Errorf("without any: %s", out.String())
+	}
+	since := time.Date(2026, 1, 2, 15, 4, 5, 0, time.Local)
+	printReceipts(&out, []admin.Status{
+		{Node: "rz04-a-1", Zone: "rz04", Receipts: &admin.Receipts{Given: 12, None: 3, Topics: []admin.ReceiptTopic{
+			{Topic: "transfer", To: "told", Open: 100, Slowest: "credit", Waiting: []admin.ReceiptsWaiting{{Target: "rz02-a", Messages: 60, Since: since}}},
+			{Topic: "orders", To: "told", Open: 7},
+		}}},
+		{Node: "rz02-a-1", Zone: "rz02", Receipts: &admin.Receipts{Given: 5}},
+	})
+	for _, line := range []string{`transfer +told +rz04 +rz04-a-1 +60 +waits for room in the backlog of rz02-a, since 2026-01-02 15:04:05`,
+		`transfer +told +rz04 +rz04-a-1 +40 +waits for consumer groups, credit the longest`, `orders +told +rz04 +rz04-a-1 +7 +about to be written`,
+		`\(given\) +- +rz04 +rz04-a-1 +12 +had one; 3 more can have none`, `\(given\) +- +rz02 +rz02-a-1 +5 +had one`} {
+		if !regexp.MustCompile(line).MatchString(out.String()) {
+			t.Errorf("no line is like %s:\n%s", line, out.String())
+		}
+	}
+}

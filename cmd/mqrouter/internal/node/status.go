@@ -66,6 +66,7 @@ func (n *brokerNode) Status() admin.Status {
 		}
 	}
 	s.Decided = admin.Decided(b.Decided)
+	s.Receipts = receiptsOf(&b)
 	s.Flows = n.flows(b)
 	for _, in := range b.Incoming {
 		s.Inbound = append(s.Inbound, admin.Inbound{Origin: string(in.Flow.Origin), Incarnation: fmt.Sprintf("%016x", uint64(in.Flow.Incarnation)),
