@@ -2,6 +2,9 @@ package rocketmqclient
 
 import (
 	"errors"
+	"math"
+	"net"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +36,7 @@ func TestWhoDoesNotAnswerIsPassedOver(t *testing.T) {
 
 	p := producer(t, Config{Endpoint: at}, "t")
 	<-asked
+	settled(t, p.core, both)
 	var oe *OpError
 	for range 2 { // in rotation
 		_, err := p.Send(t.Context(), &Message{Topic: "t", Body: []byte("x")})
@@ -43,6 +47,11 @@ func TestWhoDoesNotAnswerIsPassedOver(t *testing.T) {
 	if oe == nil || oe.Endpoint == at {
 		t.Fatalf("%v; want that the second broker did not answer", oe)
 	}
+	silent, err := p.core.endpoint(oe.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	staysSilent(t, silent)
 	living.mu.Lock()
 	living.queues = both[:1]
 	living.mu.Unlock()
@@ -56,6 +65,32 @@ func TestWhoDoesNotAnswerIsPassedOver(t *testing.T) {
 	case <-time.After(routeEvery / 2):
 		t.Error("the route was not asked for again")
 	}
+}
+
+// settled waits until the endpoints of the queues have answered the client's Settings:
+// such an answer ends that one is passed over.
+func settled(t *testing.T, c *core, queues []*pb.MessageQueue) {
+	t.Helper()
+	for _, q := range queues {
+		at := q.GetBroker().GetEndpoints().GetAddresses()[0]
+		ep, err := c.endpoint(net.JoinHostPort(at.GetHost(), strconv.Itoa(int(at.GetPort()))))
+		if err == nil {
+			err = ep.waitReady(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// staysSilent has an endpoint that is passed over be so for as long as the test may take;
+// for how long it is else, TestWhoAnswersAgainIsAskedAgain says.
+func staysSilent(t *testing.T, ep *endpoint) {
+	t.Helper()
+	if ep.silent.Load() == 0 {
+		t.Errorf("%s did not answer, and is not passed over", ep.addr)
+	}
+	ep.silent.Store(math.MaxInt64)
 }
 
 // TestAnAcknowledgementGoesRoundASilentBroker: see TestWhoDoesNotAnswerIsPassedOver.
@@ -75,7 +110,9 @@ func TestAnAcknowledgementGoesRoundASilentBroker(t *testing.T) {
 		t.Fatal(err)
 	}
 	ms[0].ep = ep // as if that one had delivered it
+	settled(t, c.core, []*pb.MessageQueue{closed.queue("b2", 0, pb.Permission_READ)})
 	ep.heard(status.Error(codes.Unavailable, "gone"))
+	staysSilent(t, ep)
 	if err := c.Ack(t.Context(), ms[0]); err != nil || len(living.acks) != 1 || len(closed.acks) != 0 {
 		t.Errorf("%v; the broker that answers got %d, the silent one %d", err, len(living.acks), len(closed.acks))
 	}
