@@ -186,6 +186,14 @@ func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	if m.anybody {
 		used(ctx)
 	}
+	m.mu.Lock()
+	full := m.line.Len() >= maxReceiving
+	m.mu.Unlock()
+	if full && !m.cutOldest(patience) {
+		m.full.Add(1)
+		return nil, status.Errorf(codes.Unavailable, "%d requests are arriving, which is the limit: try again", maxReceiving)
+	}
+	// The last reason to refuse: gRPC does not end the context of a call that is refused.
 	if n := sizeOfHeaders(info); n > freeHeaders {
 		if m.used.Load() >= m.soft || !m.charge(n) {
 			return nil, status.Errorf(codes.ResourceExhausted, "the headers have %d bytes, and there is no room for more than %d now", n, freeHeaders)
@@ -194,14 +202,6 @@ func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	}
 	r := &receiving{since: time.Now()}
 	r.Context, r.cancel = context.WithCancel(ctx)
-	m.mu.Lock()
-	full := m.line.Len() >= maxReceiving
-	m.mu.Unlock()
-	if full && !m.cutOldest(patience) {
-		r.cancel()
-		m.full.Add(1)
-		return nil, status.Errorf(codes.Unavailable, "%d requests are arriving, which is the limit: try again", maxReceiving)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r.place = m.line.PushBack(r)
@@ -290,6 +290,7 @@ func (s *firstRead) RecvMsg(m any) error {
 		s.read = nil
 	}
 	if err != nil {
+		s.memory.settle(m) // a request may have been decoded before another one too many
 		return err
 	}
 	counts, st := s.memory.look(m)
@@ -337,7 +338,7 @@ func (m *memory) noRoom() *pb.Status {
 // withSend returns the service with SendMessage served by serveSend: gRPC hands a
 // unary call over only once it was read.
 func withSend(desc grpc.ServiceDesc, s *Server) *grpc.ServiceDesc {
-	desc.Methods = slices.DeleteFunc(slices.Clone(desc.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == sendName })
+	desc.Methods = slices.DeleteFunc(s.memory.settling(desc.Methods), func(m grpc.MethodDesc) bool { return m.MethodName == sendName })
 	desc.Streams = append(slices.Clone(desc.Streams), grpc.StreamDesc{StreamName: sendName, Handler: s.judgeSend})
 	return &desc
 }
@@ -380,14 +381,15 @@ func (s *Server) serveSend(_ any, stream grpc.ServerStream) error {
 	req := new(pb.SendMessageRequest)
 	err := stream.RecvMsg(req)
 	s.memory.whole(r)
+	heavy := s.memory.settle(req) // SendMessage counts it from here on
 	if call, ok := stream.(*guarded); ok && errors.Is(err, errDenied) {
 		return call.answerSend()
 	}
 	if err != nil {
 		return err
 	}
-	if st := s.memory.settle(req); st != nil { // SendMessage counts it from here on
-		return stream.SendMsg(&pb.SendMessageResponse{Status: st})
+	if heavy != nil {
+		return stream.SendMsg(&pb.SendMessageResponse{Status: heavy})
 	}
 	resp, err := s.SendMessage(ctx, req)
 	if err != nil {

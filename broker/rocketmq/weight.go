@@ -1,8 +1,11 @@
 package rocketmq
 
 import (
+	"context"
 	"fmt"
+	"slices"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -22,11 +25,12 @@ const heaviest = 2
 type tooHeavy struct{ status *pb.Status }
 
 // admit is asked by the codec before it decodes a request, and with 0 when it could
-// not.
+// not. One that is decoded into twice, as gRPC does when a call has a request too many,
+// counts for what was decoded last.
 func (m *memory) admit(req proto.Message, weight int64) bool {
+	m.settle(req)
 	switch {
 	case weight == 0:
-		m.settle(req)
 		return true
 	case weight > m.limit/heaviest:
 		m.full.Add(1)
@@ -69,4 +73,23 @@ func (m *memory) look(req any) (counts bool, st *pb.Status) {
 // errHeavy is how a stream ends whose request was not decoded for its weight.
 func errHeavy(st *pb.Status) error {
 	return status.Error(codes.ResourceExhausted, st.GetCode().String()+": "+st.GetMessage())
+}
+
+// settling returns the methods such that what was decoded of a request counts no more
+// when gRPC does not hand it over after all, since its call sent another one, or broke.
+func (m *memory) settling(methods []grpc.MethodDesc) []grpc.MethodDesc {
+	methods = slices.Clone(methods)
+	for i := range methods {
+		serve := methods[i].Handler
+		methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) { //nolint:revive // the order is gRPC's
+			return serve(srv, ctx, func(req any) error {
+				err := decode(req)
+				if err != nil {
+					m.settle(req)
+				}
+				return err
+			}, interceptor)
+		}
+	}
+	return methods
 }
