@@ -206,7 +206,7 @@ func (b *Broker) openStores(ctx context.Context, o Options) error {
 		FS: b.fs, Dir: path.Join(b.dir, "log"), Group: b.self, Rand: o.Rand,
 		SegmentBytes: o.Limits.SegmentBytes, MaxBatchBytes: o.Limits.MaxBatchBytes,
 		QueueBytes: o.Limits.QueueBytes, TailBytes: o.Limits.TailBytes,
-		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver, Follow: b.member != nil, LeaveGroup: o.LeaveGroup, Keep: keep,
+		Logger: o.Logger, Meter: o.Meter, Deliver: b.deliver, Follow: b.member != nil, LeaveGroup: o.LeaveGroup, Alone: o.Alone, Keep: keep,
 	})
 	if err != nil {
 		return openError(err)

@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -31,6 +32,9 @@ type Options struct {
 	// LeaveGroup is the last epoch of a store that was a member's and is to be the
 	// group's only one; see commitlog.Options. Ignored with Member.
 	LeaveGroup uint64
+	// Alone is told before the store is written as that of the group's only one; see
+	// commitlog.Options. Ignored with Member.
+	Alone func(ctx context.Context) error
 	// Member makes it one of a group with replicas; nil = the group's only one.
 	Member *Member
 	// Wall reads the wall clock: by it delayed messages fall due, old records are

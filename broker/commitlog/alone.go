@@ -1,6 +1,9 @@
 package commitlog
 
-import "fmt"
+import (
+	"context"
+	"fmt"
+)
 
 // MemberError refuses to open the log of a member as that of its group's only node. Such
 // a log may lack what the group has acknowledged, and what is written to it is in no
@@ -20,11 +23,24 @@ func (e *MemberError) Error() string {
 	return s
 }
 
+// beAlone tells of a log that is to be its group's only one. It refuses that of a member
+// that nobody has said to be, and tells nobody of it then: who believed it would wait for
+// what is not written.
+func (st *store) beAlone(ctx context.Context) error {
+	if st.options.Follow {
+		return nil
+	}
+	if err := st.mayBeAlone(); err != nil || st.options.Alone == nil {
+		return err
+	}
+	return st.options.Alone(ctx)
+}
+
 // mayBeAlone refuses a member's log that nobody has said to be the only one now. One
 // that nothing was ever in has nothing to lack; a copy without an epoch is not whole.
 func (st *store) mayBeAlone() error {
 	o := &st.options
-	if o.Follow || !st.meta.Member || st.meta.Blank {
+	if !st.meta.Member || st.meta.Blank {
 		return nil
 	}
 	last := uint64(0)

@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -15,6 +16,10 @@ func refusedAlone(t *testing.T, fsys disk.FS, seed, leave uint64) uint64 {
 	o := testOptions(fsys, seed)
 	o.LeaveGroup = leave
 	o.Deliver = func(*Committed) {}
+	o.Alone = func(context.Context) error {
+		t.Error("a refused log is told of")
+		return nil
+	}
 	l, err := Open(t.Context(), o)
 	var member *MemberError
 	if !errors.As(err, &member) {
@@ -68,6 +73,37 @@ func TestAMembersLogIsOpenedAloneOnlyWithAWord(t *testing.T) {
 	if next := refusedAlone(t, fsys, 10, last); next <= last {
 		t.Errorf("the refusal names epoch %d", next)
 	}
+}
+
+// Who has to know that a log is its group's only one is told before anything is written
+// to it, or it is not; a log that follows is not.
+func TestALogThatIsTheOnlyOneIsToldOf(t *testing.T) {
+	fsys := disk.NewMem()
+	h := openMaster(t, fsys, 1)
+	h.write(1, 10)
+	h.Close()
+	before := openFollower(t, fsys, 2)
+	end := before.End()
+	before.Close()
+
+	away, told := errors.New("nobody can be told"), 0
+	o := testOptions(fsys, 3)
+	o.LeaveGroup, o.Deliver = 1, func(*Committed) {}
+	o.Alone = func(context.Context) error { told++; return away }
+	if _, err := Open(t.Context(), o); !errors.Is(err, away) || told != 1 {
+		t.Fatalf("%v, told %d times", err, told)
+	}
+	o.Follow = true
+	l, err := Open(t.Context(), o)
+	if err != nil || l.End() != end || l.Epoch() != 1 || told != 1 {
+		t.Fatalf("%v, the log ends at %d in epoch %d, and ended at %d; told %d times", err, l.End(), l.Epoch(), end, told)
+	}
+	l.Close()
+	o.Follow, o.Alone = false, func(context.Context) error { told++; return nil }
+	if l, err = Open(t.Context(), o); err != nil || told != 2 {
+		t.Fatalf("%v, told %d times", err, told)
+	}
+	l.Close()
 }
 
 // What was never written to lacks nothing.

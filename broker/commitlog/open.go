@@ -66,7 +66,7 @@ func defaulted[T int | int64](v, def T) T {
 //
 // Errors: *StoreError (not a store of this group, or damaged beyond use),
 // *MemberError, disk.ErrLocked, *CorruptError (corruption before the tail; nothing was
-// changed), *OpError, the context's.
+// changed), *OpError, those of Options.Alone, the context's.
 func Open(ctx context.Context, o Options) (*Log, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -133,7 +133,7 @@ func (st *store) open(ctx context.Context) error {
 	if st.meta.Group != o.Group {
 		return &StoreError{Dir: o.Dir, What: "the store belongs to another broker group: " + string(st.meta.Group)}
 	}
-	if err := st.mayBeAlone(); err != nil {
+	if err := st.beAlone(ctx); err != nil {
 		return err
 	}
 	if st.meta.Cut > 0 {

@@ -124,6 +124,10 @@ type Options struct {
 	// be its group's only one from now on; a *MemberError says which one that is. Of
 	// any other log it is ignored, so that a value that was left somewhere does no harm.
 	LeaveGroup uint64
+	// Alone is called by Open before anything is written to a log that does not follow,
+	// once it may be its group's only one: who has to know of that is told. With an error
+	// Open fails, with that. Nil: nobody has.
+	Alone func(ctx context.Context) error
 
 	// Follow opens the log as that of a replica, or of a master to be: it takes
 	// what a master has written (AppendRaw), until Promote, and commits what Commit

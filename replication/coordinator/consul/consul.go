@@ -233,6 +233,10 @@ func (c *Coordinator) renew(ctx context.Context, s state, st coordinator.Standin
 		// The master's disk was emptied or exchanged: what it led with is gone. The lease
 		// runs out, in case that this is a second node of the same name.
 		return t, none, nil
+	case leads && t.Alone != "":
+		// Another node has gone on alone since, or this one has in another epoch: an
+		// election finds out what it wrote, as long as that node is there to be asked.
+		return t, none, nil
 	case leads && t.Incarnation == 0 && st.Incarnation != 0:
 		if err := c.putTerm(ctx, s, t.Named(st.Incarnation)); err != nil {
 			return t, none, err

@@ -53,8 +53,10 @@
 // member in sync had left the set later, with all the others away. After a restore delete
 // the keys below the prefix.
 //
-// A broker that the topology has alone notes that in the term before it opens its log
-// ([Coordinator.Alone]); no process sees it for it.
+// A broker that the topology has alone, and whose log may be its group's only one, notes
+// that in the term before it writes to it ([Coordinator.Alone]); no process sees it for
+// it. Who was master then leads no longer than its lease, and the next is elected when
+// that node answers.
 //
 // # What it promises, and in which time
 //

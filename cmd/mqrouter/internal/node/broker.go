@@ -75,11 +75,9 @@ func (n *brokerNode) start(ctx context.Context, o Options) error {
 		}
 	}
 	n.cfg.Limits.Set(&o.Limits)
-	if err := (city{n.base, n.source.Current}).noteAlone(ctx, o.FS); err != nil {
-		return err
-	}
+	alone := func(ctx context.Context) error { return (city{n.base, n.source.Current}).noteAlone(ctx, o.FS) }
 	n.broker, err = broker.Open(ctx, broker.Options{FS: o.FS, Wall: o.Wall, Limits: o.Limits, Dir: n.cfg.DataDir, Node: n.self,
-		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf, LeaveGroup: n.cfg.LeaveGroup})
+		Topology: n.source.Current(), Logger: n.log, Meter: n.meter(), Tracer: n.tracer(), ChangeOf: changeOf, LeaveGroup: n.cfg.LeaveGroup, Alone: alone})
 	if err != nil {
 		return toldToLeave(err)
 	}
