@@ -56,8 +56,11 @@ func samples() []sample {
 	for i := range hello.Digest {
 		hello.Digest[i] = byte(i)
 	}
+	corrected := hello
+	corrected.Features, corrected.Correction = FeatureCorrection, 0x01020304
 	return []sample{
 		{"hello", TypeHello, &hello, parser(ParseHello)},
+		{"hello-correction", TypeHello, &corrected, parser(ParseHello)},
 		{"open", TypeOpen, &Open{
 			Flow: flow, City: "beijing", Group: "bj-r-1", OriginCity: "shanghai",
 			Lineage: []Mark{{Epoch: 1, ID: 11, First: 1}, {Epoch: 2, ID: 12, First: 400}},

@@ -5,6 +5,10 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
+// FeatureCorrection in Hello says that it ends with the tag that corrected packets
+// to the node carry (package router/link/fec), and that the node takes them.
+const FeatureCorrection uint64 = 1 << 1
+
 // Hello is the greeting: the first frame of a connection, in both directions,
 // on session 0.
 //
@@ -12,6 +16,7 @@ import (
 //	deployment (text), role (1), city, zone, group, node (texts),
 //	incarnation (8), max frame (4), max sessions (4),
 //	epoch (16), digest (32), destination city (text), class (1)
+//	and with FeatureCorrection: correction (4)
 type Hello struct {
 	// VersionMin and VersionMax are the protocol versions that the node speaks.
 	VersionMin, VersionMax uint16
@@ -29,6 +34,7 @@ type Hello struct {
 	Digest                 zone.Digest
 	DestinationCity        zone.City // where the connection's flows go; empty = the answering node's city
 	Class                  zone.Class
+	Correction             uint32 // the tag; only with FeatureCorrection
 }
 
 // Append appends the payload to dst.
@@ -48,7 +54,11 @@ func (h *Hello) Append(dst []byte) []byte {
 	dst = appendEpoch(dst, h.Epoch)
 	dst = append(dst, h.Digest[:]...)
 	dst = appendText(dst, string(h.DestinationCity))
-	return append(dst, byte(h.Class))
+	dst = append(dst, byte(h.Class))
+	if h.Features&FeatureCorrection != 0 {
+		dst = le.AppendUint32(dst, h.Correction)
+	}
+	return dst
 }
 
 // ParseHello parses a payload. It keeps no reference to b.
@@ -73,5 +83,8 @@ func ParseHello(b []byte) (Hello, error) {
 	copy(h.Digest[:], r.take("digest", len(h.Digest)))
 	h.DestinationCity = zone.City(r.name("destination city", ""))
 	h.Class = zone.Class(r.u8("class"))
+	if h.Features&FeatureCorrection != 0 {
+		h.Correction = r.u32("correction")
+	}
 	return h, r.done()
 }

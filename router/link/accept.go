@@ -102,13 +102,16 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := sendHello(stream, m.hello(id.City, h.Class)); err != nil {
+	hello := m.hello(id.City, h.Class)
+	lease := m.lease(qc, id.Name, hello)
+	enable(lease, qc, &h)
+	if err := sendHello(stream, hello); err != nil {
 		return err
 	}
 	if !stop() {
 		return context.DeadlineExceeded
 	}
-	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, start: time.Now()}
+	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, start: time.Now()}
 	if !l.tell(message{ev: evUp{}, conn: c}) {
 		return refused(wire.CodeShutdown, "stopping")
 	}

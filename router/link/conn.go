@@ -14,6 +14,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -24,8 +25,9 @@ type conn struct {
 	qc      *quic.Conn
 	control *quic.Stream
 	peer    wire.Hello
-	attempt uint64 // 0: the peer dialled
-	id      uint64 // given by the link's loop before run
+	lease   *fec.Lease // in the corrected stream; nil = none
+	attempt uint64     // 0: the peer dialled
+	id      uint64     // given by the link's loop before run
 	start   time.Time
 
 	sessions atomic.Int64 // both ends' open sessions

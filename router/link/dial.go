@@ -76,7 +76,9 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if err := sendHello(stream, m.hello(peer.City, l.key.Class)); err != nil {
+	hello := m.hello(peer.City, l.key.Class)
+	lease := m.lease(qc, peer.Node, hello)
+	if err := sendHello(stream, hello); err != nil {
 		return nil, err
 	}
 	h, err := m.readHello(stream, id)
@@ -89,7 +91,8 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 	if !stop() {
 		return nil, context.DeadlineExceeded
 	}
-	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, start: time.Now()}, nil
+	enable(lease, qc, &h)
+	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, start: time.Now()}, nil
 }
 
 // tlsConfig returns the configuration to dial peer with, or to accept with.

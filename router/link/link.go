@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -48,8 +49,9 @@ type Status struct {
 	Reconnects  uint64     // connections that replaced a lost one
 	Epoch       zone.Epoch // the peer's topology when it greeted
 	Digest      zone.Digest
-	Traffic     Traffic // of all connections since the start
-	LastError   string  // why the last attempt or connection failed; empty = none did
+	Traffic     Traffic    // of all connections since the start, without what correction adds
+	Correction  fec.Status // of the stream to the node, which its links share; zero without one
+	LastError   string     // why the last attempt or connection failed; empty = none did
 	FailedAt    time.Time
 }
 
@@ -294,6 +296,9 @@ func (l *link) Status() Status {
 	}
 	if c := l.current.Load(); c != nil {
 		s.RTT, s.MinRTT = time.Duration(c.rtt.Load()), time.Duration(c.minRTT.Load())
+		if c.lease != nil {
+			s.Correction = c.lease.Status()
+		}
 	}
 	if p := l.peer.Load(); p != nil {
 		s.Addr = p.Addr

@@ -12,6 +12,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -23,6 +24,7 @@ const connectionIDLength = 8
 type Manager struct {
 	o         Options
 	transport *quic.Transport
+	layer     *fec.Layer // nil without correction
 
 	handlers    sync.WaitGroup // sessions' handlers and greetings
 	handlerCtx  context.Context
@@ -59,7 +61,7 @@ func New(o Options) (*Manager, error) {
 		return nil, err
 	}
 	m.transport = &quic.Transport{
-		Conn: o.PacketConn, ConnectionIDLength: connectionIDLength, StatelessResetKey: &reset,
+		Conn: m.correct(o.PacketConn), ConnectionIDLength: connectionIDLength, StatelessResetKey: &reset,
 		VerifySourceAddress: m.suspicious, ConnContext: m.admit,
 	}
 	return m, nil
@@ -93,7 +95,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	close(m.stopping)
 	m.loops.Wait()
 	m.handlers.Wait()
-	return errors.Join(err, ln.Close(), m.transport.Close())
+	err = errors.Join(err, ln.Close(), m.transport.Close())
+	if m.layer != nil {
+		m.layer.Close()
+	}
+	return err
 }
 
 // start starts the link's loop; mu is held and Run is running.

@@ -14,6 +14,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -95,6 +96,10 @@ type Options struct {
 
 	// Classes are the classes that are dialled; default urgent and bulk.
 	Classes []zone.Class
+
+	// Correction repairs losses under QUIC, towards peers that do so as well. Nil
+	// leaves the packets as they are.
+	Correction *fec.Options
 
 	Limits Limits
 	Timing Timing

@@ -1,0 +1,43 @@
+package link
+
+import (
+	"context"
+	"net"
+
+	"github.com/quic-go/quic-go"
+
+	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/fec"
+	"github.com/mqrouter/mqrouter/zone"
+)
+
+// correct puts the correction layer on a socket, if there is to be one.
+func (m *Manager) correct(conn net.PacketConn) net.PacketConn {
+	if m.o.Correction == nil {
+		return conn
+	}
+	m.layer = fec.New(conn, *m.o.Correction)
+	return m.layer.PacketConn()
+}
+
+// lease returns the share of a connection with the node in its corrected stream,
+// and puts its tag into this end's greeting; nil without correction. Frames of the
+// node are taken from now on, until the connection ends.
+func (m *Manager) lease(qc *quic.Conn, node zone.Node, h *wire.Hello) *fec.Lease {
+	if m.layer == nil {
+		return nil
+	}
+	lease := m.layer.Lease(string(node))
+	context.AfterFunc(qc.Context(), lease.Release)
+	h.Features |= wire.FeatureCorrection
+	h.Correction = lease.Tag()
+	return lease
+}
+
+// enable begins to correct what goes to the connection's peer, if its greeting says
+// that it takes that.
+func enable(lease *fec.Lease, qc *quic.Conn, h *wire.Hello) {
+	if lease != nil && h.Features&wire.FeatureCorrection != 0 {
+		lease.Enable(qc.RemoteAddr(), h.Correction)
+	}
+}

@@ -1,0 +1,170 @@
+package fec
+
+import (
+	"math"
+	"time"
+)
+
+// Constants of the controller. Measured ones are from the table of
+// deploy/notes/0024.
+const (
+	// residual is the share of packets that may stay lost: with New Reno above, a
+	// loss in a million packets does not bound a flow of 100 MB/s.
+	residual = 1e-6
+	// residualSparse is that of a sender with little to send: what counts there is
+	// how many wait for a repeat, not the congestion window. All that comes within
+	// the round trip of a repeat waits with it.
+	residualSparse = 1e-5
+	// sparseRate separates the two, in bytes a second.
+	sparseRate = 3 << 20
+
+	// A loss is remembered for about slow, so that a path that loses seldom stays
+	// corrected; what rises is followed within about fast.
+	slow = 20 * time.Second
+	fast = time.Second
+	// leastLosses is how many losses within slow show a lossy path. One is an
+	// accident: a probe for a larger packet, a full queue of a socket.
+	leastLosses = 3
+	// leastLoss is the share of losses below which correction does not pay.
+	leastLoss = 5e-5
+	// mostLoss bounds the share that is believed: above it a path is not lossy but
+	// nearly cut.
+	mostLoss = 0.3
+	// mostBurst bounds the mean length of bursts that parity is added for.
+	mostBurst = 6
+)
+
+// decayed is a pair of sums that forget.
+type decayed struct{ packets, losses, bursts float64 }
+
+func (d *decayed) add(keep float64, packets, losses, bursts float64) {
+	d.packets = d.packets*keep + packets
+	d.losses = d.losses*keep + losses
+	d.bursts = d.bursts*keep + bursts
+}
+
+// controller decides how much parity blocks get, from the reports of their
+// receiver. It is pure: reports and times in, a table out.
+type controller struct {
+	bulk, sparse float64 // most extra bytes for each byte
+
+	at         time.Time // of the last report; zero = none
+	last       report
+	slow, fast decayed
+	loss       float64 // share of packets lost, the estimate in force
+	burst      float64 // mean length of a run of losses, at least 1
+	congested  bool    // as the receiver says
+	need       [2][maxData + 1]uint8
+}
+
+func newController(bulk, sparse float64) *controller {
+	return &controller{bulk: bulk, sparse: sparse, burst: 1}
+}
+
+// observe takes a report. It reports whether the table changed.
+func (c *controller) observe(now time.Time, r *report) bool {
+	packets, losses := r.received-c.last.received, r.lost-c.last.lost
+	bursts := r.bursts - c.last.bursts
+	if int32(packets) < 0 || int32(losses) < 0 || int32(bursts) < 0 {
+		return false // overtaken by a newer one
+	}
+	elapsed := now.Sub(c.at)
+	if c.at.IsZero() {
+		elapsed = 0
+	}
+	c.at, c.last = now, *r
+	n, l, b := float64(packets)+float64(losses), float64(losses), float64(bursts)
+	c.slow.add(math.Exp(-elapsed.Seconds()/slow.Seconds()), n, l, b)
+	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
+	c.congested = r.congested
+
+	loss := 0.0
+	if c.slow.losses >= leastLosses {
+		loss = c.slow.losses / c.slow.packets
+		// Two deviations below what is counted: chance is no rise.
+		if sure := c.fast.losses - 2*math.Sqrt(c.fast.losses); sure > 0 {
+			loss = max(loss, sure/c.fast.packets)
+		}
+	}
+	burst := 1.0
+	if c.slow.bursts > 0 {
+		burst = min(max(c.slow.losses/c.slow.bursts, 1), mostBurst)
+	}
+	if loss < leastLoss {
+		loss = 0
+	}
+	loss = min(loss, mostLoss)
+	// A change of less than a tenth is no reason to count all tails again.
+	if math.Abs(loss-c.loss) < c.loss/10 && math.Abs(burst-c.burst) < 0.2 {
+		return false
+	}
+	c.loss, c.burst = loss, burst
+	for k := 1; k <= maxData; k++ {
+		c.need[0][k] = uint8(parityFor(k, loss, burst, residual))
+		c.need[1][k] = uint8(parityFor(k, loss, burst, residualSparse))
+	}
+	return true
+}
+
+// rows returns how many parity packets a block may get at most; 0 = it stays
+// without, for there is nothing to correct or nothing that may be hidden.
+func (c *controller) rows(sparse bool) int {
+	if c.congested {
+		return 0
+	}
+	return int(c.need[row(sparse)][maxData])
+}
+
+// parity returns how many a block of so many packets and bytes gets, the largest
+// of which has most bytes. A bulk block stays within the ceiling of extra bytes; so
+// does a sparse one, but with its own.
+func (c *controller) parity(sparse bool, packets, bytes, most int) int {
+	ceiling := c.bulk
+	if sparse {
+		ceiling = c.sparse
+	}
+	return min(int(c.need[row(sparse)][packets]), int(float64(bytes)*ceiling/float64(most)))
+}
+
+func row(sparse bool) int {
+	if sparse {
+		return 1
+	}
+	return 0
+}
+
+// parityFor returns the least parity for a block of k packets with which the
+// expected share of packets that stay lost is at most target, if each packet is
+// lost with probability loss on its own, in runs of burst packets: a block of n
+// packets then is one of n/burst runs, and a run takes burst packets of parity.
+func parityFor(k int, loss, burst, target float64) int {
+	if loss <= 0 {
+		return 0
+	}
+	runs := max(float64(k)/burst, 1)
+	for r := 1; ; r++ {
+		spent := int(math.Ceil(float64(r) * burst))
+		if spent >= maxParity {
+			return maxParity
+		}
+		if tail(int(math.Ceil(runs))+r, r, loss) <= target {
+			return spent
+		}
+	}
+}
+
+// tail returns the expected share of n packets that are lost in the cases in which
+// more than r are, each with probability p.
+func tail(n, r int, p float64) float64 {
+	// The binomial distribution's terms from 0 on; those above r are what the
+	// terms up to r leave of the mean, summed upward to keep their digits.
+	term := math.Pow(1-p, float64(n))
+	sum := 0.0
+	for x := 0; x <= n; x++ {
+		if x > r {
+			sum += term * float64(x)
+		}
+		term *= float64(n-x) / float64(x+1) * p / (1 - p)
+	}
+	return sum / float64(n)
+}
