@@ -8,6 +8,7 @@
 #   MQROUTER_BENCH_RETAINED   retained messages of the recovery run (10000000)
 #   MQROUTER_BENCH_DELAYED    delayed messages whose memory is measured (1000000)
 #   MQROUTER_BENCH_TOPICS     topics whose memory is measured (10000)
+#   MQROUTER_BENCH_REST       seconds that a broker rests before its memory is read (5)
 #   MQROUTER_BENCH_OFFSET     added to the ports of the sample topology (21000)
 #   MQROUTER_BENCH_DIR        folder on the disk to measure (TMPDIR, else /tmp)
 set -euo pipefail
@@ -55,7 +56,7 @@ stop() {
 
 # Memory of a broker's process, when it has come to rest.
 resident() {
-	sleep 5
+	sleep "${MQROUTER_BENCH_REST:-5}"
 	ps -o rss= -p "$(cat "$dir/dev/pids/rz02-a-1")" | awk '{ printf "%.0f MiB", $1 / 1024 }'
 }
 

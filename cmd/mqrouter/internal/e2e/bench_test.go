@@ -11,7 +11,7 @@ import (
 // figures are not judged, only that each is there.
 func TestBenchPrintsEveryFigure(t *testing.T) {
 	p := startIn(t, repoRoot(t), "deploy/test/bench.sh", []string{
-		"MQROUTER_BENCH_SECONDS=1", "MQROUTER_BENCH_RETAINED=20000", "MQROUTER_BENCH_DELAYED=5000", "MQROUTER_BENCH_TOPICS=100",
+		"MQROUTER_BENCH_SECONDS=1", "MQROUTER_BENCH_RETAINED=20000", "MQROUTER_BENCH_DELAYED=5000", "MQROUTER_BENCH_TOPICS=100", "MQROUTER_BENCH_REST=1",
 		fmt.Sprintf("MQROUTER_BENCH_OFFSET=%d", offsetFor(t)),
 	}, "bash", "deploy/test/bench.sh")
 	select {

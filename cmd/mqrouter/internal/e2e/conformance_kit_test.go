@@ -137,8 +137,9 @@ type stage struct {
 	apache   *comparison           // with what mqrouter does; nil when this is mqrouter
 	admin    []string              // environment of `mqrouter` to ask it; nil when this is not mqrouter
 	scenario string
-	leave    bool // clients are not closed, they end with their driver
-	clients  int  // made until now
+	leave    bool          // clients are not closed, they end with their driver
+	patience time.Duration // for how long a client that does not start is started again
+	clients  int           // made until now
 }
 
 // play lives through scenarios with one client, several beside each other since
@@ -279,7 +280,16 @@ func (s *stage) open(kind string, fields map[string]any) string {
 	s.Helper()
 	name := s.name(kind)
 	fields["client"] = name
-	s.must("start a "+kind, s.d.call(kind, fields, nil))
+	for end := time.Now().Add(s.patience); ; {
+		err := s.d.call(kind, fields, nil)
+		var thrown *clientError
+		if errors.As(err, &thrown) && time.Now().Before(end) {
+			hold(time.Second) // as whoever runs the program would
+			continue
+		}
+		s.must("start a "+kind, err)
+		break
+	}
 	if !s.leave {
 		s.Cleanup(func() { s.d.closing.Go(func() { s.d.close(name) }) })
 	}

@@ -15,12 +15,15 @@ import (
 // TestOperatorsFindTheMaster lists and replays dead letters, lists and commits half
 // messages and resets a group, at a broker group of three nodes, before and after kill -9
 // of its master: no command names a node. Publishers and consumers of the command line
-// name the zone, whose first node is down then, and no route names the dead master any more. With the coordinator's majority gone as
-// well, the commands say that the group has no master.
+// name the zone, whose first node is down then, and no route names the dead master any more.
+// A load and a change of member data that meet the kill go on until they are answered. With
+// the coordinator's majority gone as well, the commands say that the group has no master.
 func TestOperatorsFindTheMaster(t *testing.T) {
 	c := drawReplicated(t, `topics:
   - {name: notes, route: local}
   - {name: pay, kind: transaction, route: local, transaction: {immunity: 1h, interval: 1h, checks: 3}}
+  - {name: load, route: local}
+  - {name: member, route: {broadcast: city}}
 consumer_groups:
   - {name: readers, topics: [notes], max_attempts: 1}
   - {name: payees, topics: [pay]}
@@ -103,7 +106,15 @@ consumer_groups:
 	}
 	prepare(4)
 	operate("with all nodes", 4, 4)
+	load := start(t, "bench publish", env, binary, "bench", "publish", "--zone", "rz-a", "--topic", "load", "--publishers", "4", "--batch", "2", "--rate", "200", "--duration", "8s", "-o", "json")
+	eventually(t, "the load runs", time.Minute, func() error {
+		if n := c.stored(leader, "load"); n < 20 {
+			return fmt.Errorf("%d messages", n)
+		}
+		return nil
+	})
 	c.nodes[leader].running.kill()
+	run("broadcast", "set", "--zone", "rz-a", "--key", "member:1", "--version", "1", "--value", "told while nobody leads")
 	next := ""
 	eventually(t, "another leads", time.Minute, func() error {
 		for _, name := range members {
@@ -121,6 +132,7 @@ consumer_groups:
 		t.Errorf("%s is master, %s was killed, and the route names %v", next, leader, names)
 	}
 	operate("after kill -9 of the master", 3, 3)
+	goesOn(t, load)
 	run("publish", "--zone", "rz-a", "--topic", "notes", "with the first node or another down")
 	c.nodes[next].running.kill()
 	for _, args := range [][]string{{"dlq", "list"}, {"waiting", "list"}, {"group", "reset", "readers", "--topic", "notes", "--to", "latest", "--yes"}} {
@@ -131,6 +143,43 @@ consumer_groups:
 			}
 			return nil
 		})
+	}
+}
+
+// stored is how many messages of a topic a broker holds.
+func (c *cluster) stored(node, topic string) (n uint64) {
+	st, err := c.status(node)
+	if err != nil {
+		return 0
+	}
+	for _, q := range st.Topics {
+		if q.Name == topic {
+			n += q.Next - q.First
+		}
+	}
+	return n
+}
+
+// goesOn judges a load during which the master was killed: requests were made again, and
+// every message was acknowledged in the end.
+func goesOn(t *testing.T, load *process) {
+	t.Helper()
+	select {
+	case <-load.done:
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the load does not end")
+	}
+	type result struct {
+		Messages, Repeated, Failed uint64
+		FirstFail                  string `json:"first_failure"`
+	}
+	out := load.output()
+	if load.err != nil || !strings.Contains(out, "[") {
+		t.Fatalf("%v\n%s", load.err, out)
+	}
+	got := decode[[]result](t, out[strings.Index(out, "["):])
+	if r := got[0]; r.Failed > 0 || r.Repeated == 0 || r.Messages < 100 {
+		t.Errorf("%+v\n%s", r, out)
 	}
 }
 
