@@ -30,6 +30,9 @@ const (
 	// mostLoss bounds the share that is believed: above it a path is not lossy but
 	// nearly cut.
 	mostLoss = 0.3
+	// mostBudget bounds what may be spent at once after a long clean time, in bytes:
+	// the parity of about ten long blocks.
+	mostBudget = 64 << 10
 	// mostBurst bounds the mean length of bursts that parity is added for.
 	mostBurst = 6
 )
@@ -54,6 +57,7 @@ type controller struct {
 	loss       float64 // share of packets lost, the estimate in force
 	burst      float64 // mean length of a run of losses, at least 1
 	congested  bool    // as the receiver says
+	budget     float64 // bytes of parity that were earned and not spent
 	need       [2][maxData + 1]uint8
 }
 
@@ -116,14 +120,18 @@ func (c *controller) rows(sparse bool) int {
 }
 
 // parity returns how many a block of so many packets and bytes gets, the largest
-// of which has most bytes. A bulk block stays within the ceiling of extra bytes; so
-// does a sparse one, but with its own.
+// of which has most bytes. Each byte earns what may be added to it, and parity
+// spends that: what long blocks leave protects short ones, for which the ceiling
+// would be less than one packet.
 func (c *controller) parity(sparse bool, packets, bytes, most int) int {
 	ceiling := c.bulk
 	if sparse {
 		ceiling = c.sparse
 	}
-	return min(int(c.need[row(sparse)][packets]), int(float64(bytes)*ceiling/float64(most)))
+	c.budget = min(c.budget+float64(bytes)*ceiling, mostBudget)
+	n := min(int(c.need[row(sparse)][packets]), int(c.budget/float64(most)))
+	c.budget -= float64(n * most)
+	return n
 }
 
 func row(sparse bool) int {

@@ -129,16 +129,19 @@ func TestExtraBytesStayUnderTheCeiling(t *testing.T) {
 		}
 		s := newSender(1, 0, c)
 		s.rate, s.rateAt = 1e9, time.Unix(1, 0)
-		packets := make([][]byte, 1+rng.IntN(maxData))
 		bytes := 0
-		for i := range packets {
-			packets[i] = packet(rng, []int{40, MaxPacket}[rng.IntN(2)])
-			bytes += len(packets[i]) + metaSize
-		}
-		encode(s, time.Unix(1, 0), packets)
-		// Headers of parity come on top.
-		if extra := int(s.extra) - overhead*len(packets) - int(s.parity)*headerSize; float64(extra) > ceiling*float64(bytes) {
-			t.Fatalf("%d bytes of parity for %d, the ceiling is %v", extra, bytes, ceiling)
+		for range 20 {
+			packets := make([][]byte, 1+rng.IntN(1+rng.IntN(maxData)))
+			for i := range packets {
+				packets[i] = packet(rng, []int{40, MaxPacket}[rng.IntN(2)])
+				bytes += len(packets[i]) + metaSize
+			}
+			encode(s, time.Unix(1, 0), packets)
+			// Headers come on top.
+			extra := int(s.extra) - overhead*int(s.sent) - headerSize*int(s.parity)
+			if float64(extra) > ceiling*float64(bytes) {
+				t.Fatalf("%d bytes of parity for %d, the ceiling is %v", extra, bytes, ceiling)
+			}
 		}
 	}
 }
