@@ -62,7 +62,11 @@ type controller struct {
 }
 
 func newController(bulk, sparse float64) *controller {
-	return &controller{bulk: bulk, sparse: sparse, burst: 1}
+	// A new path counts as one of 1 % loss until 500 packets and more say what it is:
+	// what is lost before the first report would end QUIC's slow start.
+	c := &controller{bulk: bulk, sparse: sparse, burst: 1, slow: decayed{packets: 500, losses: 5, bursts: 5}}
+	c.estimate()
+	return c
 }
 
 // observe takes a report. It reports whether the table changed.
@@ -81,7 +85,11 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	c.slow.add(math.Exp(-elapsed.Seconds()/slow.Seconds()), n, l, b)
 	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
 	c.congested = r.congested
+	return c.estimate()
+}
 
+// estimate says what the counts mean for blocks, and whether that has changed.
+func (c *controller) estimate() bool {
 	loss := 0.0
 	if c.slow.losses >= leastLosses {
 		loss = c.slow.losses / c.slow.packets

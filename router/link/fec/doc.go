@@ -46,7 +46,8 @@
 // parity with which one packet in a million stays lost (one in 100,000 of a sender
 // with little to send, at most 1.2 times its bytes), by the measured loss and the
 // mean length of bursts, within Options.Extra. A path that lost fewer than three
-// packets in about 20 s gets none.
+// packets in about 20 s gets none, but for its first seconds: a new path counts as
+// one of 1 % loss until its packets say otherwise.
 //
 // # Fairness
 //
