@@ -31,7 +31,7 @@ const (
 // admin address and the way of clients to the master stay.
 func (m *memberNode) live(ctx context.Context) error {
 	defer m.stopPassing()
-	futile := 0 // lives in a row that were of no use
+	var pause pauses
 	for ctx.Err() == nil {
 		began := time.Now()
 		served, err := m.oneLife(ctx)
@@ -40,23 +40,32 @@ func (m *memberNode) live(ctx context.Context) error {
 		}
 		m.say(err)
 		if errors.Is(err, errParted) && m.forsake() {
-			futile = 0
+			pause = pauses{}
 			continue
 		}
-		lasted := time.Since(began)
-		wait := reopenAfter - lasted
-		if err != nil && served {
-			wait = reopenAfter // a part of it failed as master: another one is elected meanwhile
-		}
-		if err == nil || served || lasted >= steadyAfter {
-			futile = 0
-		} else {
-			wait = min(reopenAfter<<min(futile, 10), reopenMost)
-			futile++
-		}
-		m.standBy(ctx, wait, commitlog.Damaged(err))
+		m.standBy(ctx, pause.after(time.Since(began), served, err), commitlog.Damaged(err))
 	}
 	return nil
+}
+
+// pauses are those between the lives of a member.
+type pauses struct {
+	futile int // lives in a row that were of no use
+}
+
+// after returns how long to wait when a life has lasted so long, has served as master or
+// not, and has ended so; not positive: not at all.
+func (p *pauses) after(lasted time.Duration, served bool, err error) time.Duration {
+	if err == nil || served || lasted >= steadyAfter {
+		p.futile = 0
+		if err != nil && served {
+			return reopenAfter // a part of it failed as master: another one is elected meanwhile
+		}
+		return reopenAfter - lasted
+	}
+	wait := min(reopenAfter<<min(p.futile, 10), reopenMost)
+	p.futile++
+	return wait
 }
 
 // standBy passes clients on to the master until it is time to open the store. One that
