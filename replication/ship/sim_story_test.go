@@ -44,7 +44,7 @@ func (w *simWorld) seen(what string) int {
 
 // A master that the coordinator does not hear, or that does not hear it, stops
 // answering before another one begins; clients that reach only it get no answer.
-func TestOnlyOneMasterAcknowledges(t *testing.T) {
+func TestX2_AMasterThatIsCutOffAcknowledgesNothing(t *testing.T) {
 	for _, answers := range []bool{false, true} {
 		story(t, 7, func(w *simWorld, m *simNode) {
 			before := w.term()
