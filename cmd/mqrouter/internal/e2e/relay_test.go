@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"os"
@@ -150,8 +151,8 @@ type relay struct {
 	hold           atomic.Bool // streams stand still, both ways
 	wg             sync.WaitGroup
 	mu             sync.Mutex
-	open           []interface{ Close() error } // guarded by mu
-	closed         bool                         // guarded by mu
+	open           map[io.Closer]bool // guarded by mu
+	closed         bool               // guarded by mu
 }
 
 func (r *relay) start(t *testing.T) {
@@ -174,21 +175,32 @@ func (r *relay) start(t *testing.T) {
 	t.Cleanup(r.close)
 }
 
-func (r *relay) keep(c interface{ Close() error }) bool {
+func (r *relay) keep(c io.Closer) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
 		c.Close()
 		return false
 	}
-	r.open = append(r.open, c)
+	if r.open == nil {
+		r.open = map[io.Closer]bool{}
+	}
+	r.open[c] = true
 	return true
+}
+
+// drop closes what was kept.
+func (r *relay) drop(c io.Closer) {
+	c.Close()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, c)
 }
 
 func (r *relay) close() {
 	r.mu.Lock()
 	r.closed = true
-	for _, c := range r.open {
+	for c := range r.open {
 		c.Close()
 	}
 	r.mu.Unlock()
@@ -205,11 +217,12 @@ func (r *relay) streams(ln net.Listener) {
 			return
 		}
 		r.wg.Go(func() {
-			defer in.Close()
+			defer r.drop(in)
 			out, err := net.Dial("tcp", r.to)
 			if err != nil || !r.keep(out) {
 				return
 			}
+			defer r.drop(out)
 			source := ""
 			if r.net.dialler != nil {
 				source = r.net.dialler(in.RemoteAddr().(*net.TCPAddr).Port, ln.Addr().(*net.TCPAddr).Port)

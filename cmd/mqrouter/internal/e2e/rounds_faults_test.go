@@ -1,13 +1,9 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -281,45 +277,13 @@ func citiesCut(a *arena, rnd *rand.Rand) blow {
 	return blow{name: fmt.Sprintf("nothing passes from %s to %s for %v", from[0], to[0], d), strike: func() { a.net.lose(from, to) }, last: d}
 }
 
-// dialler finds out which node has connected from a port of 127.0.0.1: the kernel
-// names the socket, and one of the processes has it.
+// dialler finds out which node has connected from a port of 127.0.0.1.
 func (a *arena) dialler(port, at int) string {
-	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		return "" // not Linux: its streams are not cut between pairs
-	}
-	local, remote := kernelAddr(127, 0, 0, 1, port), kernelAddr(127, 0, 0, 2, at)
-	inode := ""
-	for line := range bytes.Lines(table) {
-		if f := strings.Fields(string(line)); len(f) > 9 && f[1] == local && f[2] == remote {
-			inode = "socket:[" + f[9] + "]"
-		}
-	}
-	if inode == "" {
-		return ""
-	}
-	a.mu.Lock()
 	pids := map[string]int{}
+	a.mu.Lock()
 	for name, runs := range a.runs {
 		pids[name] = runs[len(runs)-1].cmd.Process.Pid
 	}
 	a.mu.Unlock()
-	for name, pid := range pids {
-		dir := "/proc/" + strconv.Itoa(pid) + "/fd"
-		fds, err := os.ReadDir(dir)
-		if err != nil {
-			continue // it has ended
-		}
-		for _, fd := range fds {
-			if to, err := os.Readlink(dir + "/" + fd.Name()); err == nil && to == inode {
-				return name
-			}
-		}
-	}
-	return ""
-}
-
-// kernelAddr is an address as /proc/net/tcp writes it.
-func kernelAddr(a, b, c, d byte, port int) string {
-	return fmt.Sprintf("%02X%02X%02X%02X:%04X", d, c, b, a, port) // little-endian, as on every machine of our tests
+	return whoDialled(pids, port, at)
 }
