@@ -93,10 +93,13 @@ func rottenOld(a *arena, rnd *rand.Rand) blow {
 }
 
 // rottenNew flips a bit in what was committed of the segment that is written. The node
-// finds it when it starts again, at the latest.
+// finds it when it starts again, at the latest; unless that segment has come to be an old
+// one while the node ran on, which is for its operator again.
 func rottenNew(a *arena, rnd *rand.Rand) blow {
 	place, who := a.victim(rnd)
 	runs, at, bit := rnd.IntN(2) == 0, rnd.Float64(), byte(1)<<rnd.IntN(8)
+	var struck uint64                      // base of the segment
+	rotten := func() bool { return false } // whether the bit is still flipped
 	b := a.on(who, "a flipped bit in the newest segment of "+place+stillRuns(runs), between(rnd, 0, 2*time.Second), func(v string) {
 		m, err := a.member(v)
 		if err != nil {
@@ -108,10 +111,17 @@ func rottenNew(a *arena, rnd *rand.Rand) blow {
 			defer a.revive(v)
 		}
 		all := a.segments(v)
-		slices.Sort(all)
-		a.flip(v, all[len(all)-1], at, bit, m.Committed)
+		if len(all) == 0 {
+			a.said[len(a.said)-1] += ": it has none"
+			return
+		}
+		struck = slices.Max(all)
+		rotten = a.flip(v, struck, at, bit, m.Committed)
 	}, func(v string) {
 		a.kill(v)
+		if rotten() && struck < slices.Max(a.segments(v)) {
+			a.aside(v)
+		}
 		a.begin(v)
 	})
 	b.rot = true
@@ -126,14 +136,16 @@ func stillRuns(runs bool) string {
 }
 
 // flip changes one bit of a member's segment, at a part of its length, below a position
-// if that is not 0. The header, which is the member's own, is left alone.
-func (a *arena) flip(name string, base uint64, part float64, bit byte, below uint64) {
+// if that is not 0. The header, which is the member's own, is left alone. The func that it
+// returns says whether the bit is still as it was changed to.
+func (a *arena) flip(name string, base uint64, part float64, bit byte, below uint64) (rotten func() bool) {
 	a.t.Helper()
+	rotten = func() bool { return false }
 	path := filepath.Join(a.data(name), "log", fmt.Sprintf("%016x.log", base))
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		a.said[len(a.said)-1] += ": it is gone"
-		return
+		return rotten
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -146,7 +158,7 @@ func (a *arena) flip(name string, base uint64, part float64, bit byte, below uin
 	}
 	if end <= segmentHead {
 		a.said[len(a.said)-1] += ": it is empty"
-		return
+		return rotten
 	}
 	at := segmentHead + int64(part*float64(end-segmentHead))
 	b := make([]byte, 1)
@@ -158,6 +170,10 @@ func (a *arena) flip(name string, base uint64, part float64, bit byte, below uin
 		a.t.Fatal(err)
 	}
 	a.said[len(a.said)-1] += fmt.Sprintf(" at %d", base+uint64(at))
+	return func() bool {
+		all, err := os.ReadFile(path)
+		return err == nil && int64(len(all)) > at && all[at] == b[0]
+	}
 }
 
 // aside moves a member's store away, as the runbook says for a damaged one.
