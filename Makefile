@@ -57,7 +57,7 @@ soak: ## the long fault suite: more seeds, more kills
 	MQROUTER_LONG=1 go test -count=1 -timeout 8h ./replication/ship -seeds 10000
 	MQROUTER_RACE=1 go test -count=1 -timeout 1h -run 'TestFaults|TestLongCut' ./cmd/mqrouter/internal/e2e
 
-rounds: ## 200 rounds of faults on a replicated group; ARGS='-seed N -rounds N' replays
+rounds: ## 200 rounds of faults on a replicated group; ARGS='-seed N -rounds N' replays, '-coordinator consul' runs it under Consul
 	MQROUTER_LONG=1 go test -count=1 -timeout 4h -v -run 'TestRoundsOfFaults$$' ./cmd/mqrouter/internal/e2e $(ARGS)
 
 failover: ## for how long nobody publishes when a master dies, 50 times
