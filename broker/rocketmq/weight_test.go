@@ -58,7 +58,7 @@ func TestRequestsOfCallsThatFailCountNoMore(t *testing.T) {
 		}
 		defer conn.Close()
 		for call, one := range light {
-			heavy, tooHeavy := slices.Concat(one, junk), slices.Concat(one, junk, bytes.Repeat(empty[call], 1_000_000))
+			heavy, tooHeavy := slices.Concat(one, junk), slices.Concat(one, junk, bytes.Repeat(empty[call], 200_000))
 			for name, requests := range map[string][][]byte{
 				"one": {heavy}, "one that is too heavy": {tooHeavy}, "two": {heavy, heavy}, "a light second one": {heavy, one}, "no request behind it": {heavy, {0xff}},
 				"a large one that is none": {heavy, append(junk, 0xff)}, "a second one that is too heavy": {heavy, tooHeavy}, "two that are too heavy": {tooHeavy, tooHeavy},
@@ -92,6 +92,36 @@ func TestRequestsOfCallsThatFailCountNoMore(t *testing.T) {
 		}
 		emptied(t, b)
 	}
+}
+
+// TestSmallRequestsThatWaitCountWhenTheyHaveGrown: a receive of less than 4 KiB is tens of
+// times as large once it is decoded, and held for as long as it waits.
+func TestSmallRequestsThatWaitCountWhenTheyHaveGrown(t *testing.T) {
+	b := start(t, nil)
+	c := b.dial(t, nil)
+	ctx, leave := context.WithCancel(as(t, "attacker"))
+	defer leave()
+	honest, grown := push("g", "t", time.Minute), push("g", "t", time.Minute)
+	grown.MessageQueue.Broker = &pb.Broker{Endpoints: &pb.Endpoints{}}
+	for range 1800 {
+		grown.MessageQueue.Broker.Endpoints.Addresses = append(grown.MessageQueue.Broker.Endpoints.Addresses, &pb.Address{})
+	}
+	if n := proto.Size(grown); n > 4<<10 {
+		t.Fatalf("it has %d bytes", n)
+	}
+	for i, req := range []*pb.ReceiveMessageRequest{honest, grown} {
+		if _, err := c.ReceiveMessage(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+		await(t, "it waits", func() bool { return b.polls.size() == i+1 })
+		weighs := 0
+		b.memory.weights.Range(func(_, v any) bool { weighs += int(v.(int64)); return true })
+		if i == 0 && weighs != 0 || i == 1 && weighs < 100<<10 {
+			t.Errorf("request %d counts for %d bytes", i, weighs)
+		}
+	}
+	leave()
+	emptied(t, b)
 }
 
 // TestHeadersOfARefusedCallDoNotCount: gRPC does not end the context of a call that is

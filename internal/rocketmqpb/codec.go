@@ -22,7 +22,8 @@ type codec struct {
 // NewCodec returns a Codec that asks before it decodes a message into m whether there
 // is room for it. weight is about what it takes then, in bytes, which can be hundreds
 // of times its size on the wire. What is not admitted stays empty, without an error;
-// small messages are not asked about. If decoding fails, it asks again with weight 0.
+// small messages are not asked about: those of calls that wait when they are small once
+// they are decoded, others when they are small on the wire. If decoding fails, it asks again with weight 0.
 func NewCodec(admit func(m proto.Message, weight int64) bool) encoding.CodecV2 {
 	return codec{admit: admit}
 }
@@ -74,8 +75,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // decode decodes a message for which there is room.
 func (c codec) decode(b []byte, m proto.Message) error {
-	asks := c.admit != nil && len(b) > light
-	if asks && !c.admit(m, weigh(m, b)) {
+	weight := int64(0)
+	if c.admit != nil && (len(b) > light || waits(m)) {
+		weight = weigh(m, b)
+	}
+	asks := weight > light
+	if asks && !c.admit(m, weight) {
 		return nil
 	}
 	if req, ok := m.(*SendMessageRequest); ok && decodeSend(b, req) {

@@ -17,8 +17,19 @@ const (
 )
 
 // light is the size of encoded messages below which nobody asks what they weigh: they
-// are gone before they add up.
+// are gone before they add up. Those of calls that wait are not, and tens of thousands of
+// these may wait: light is what they may weigh uncounted.
 const light = 4 << 10
+
+// waits reports whether a message is the request of a call that may wait for long, which
+// holds it meanwhile.
+func waits(m proto.Message) bool {
+	switch m.(type) {
+	case *ReceiveMessageRequest, *PullMessageRequest:
+		return true
+	}
+	return false
+}
 
 // weigh returns about how many bytes of memory the encoded message takes once it is
 // decoded. An empty part takes two bytes on the wire and may be hundreds of them

@@ -94,6 +94,14 @@ func TestOnlyWhatIsAdmittedIsDecoded(t *testing.T) {
 	if _, err := decode(append(entries(light), 0xff)); err == nil || len(asked) != 2 || asked[1] != 0 {
 		t.Errorf("a broken request: %v, asked %v", err, asked)
 	}
+	asked = nil
+	for parts, want := range map[int]int{0: 0, 10: 0, 200: 1} { // of 2 bytes each on the wire
+		b := wrapped(2, wrapped(4, wrapped(3, bytes.Repeat(wrapped(2, nil), parts))))
+		asked = nil
+		if err := c.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, new(ReceiveMessageRequest)); err != nil || len(asked) != want {
+			t.Errorf("%d parts of a receive, which waits: %v, asked %v", parts, err, asked)
+		}
+	}
 	room = false
 	if req, err := decode(entries(light)); err != nil || len(req.GetEntries()) != 0 || len(asked) != 1 {
 		t.Errorf("one without room: %d entries, %v, asked %v", len(req.GetEntries()), err, asked)
