@@ -252,6 +252,13 @@ func printCaches(w io.Writer, all []admin.Status) {
 	section(w, "caches", t)
 }
 
+// sectionOfSome prints what only some deployments have; without rows nothing.
+func sectionOfSome(w io.Writer, t *table) {
+	if len(t.rows) > 0 {
+		section(w, "", t)
+	}
+}
+
 func section(w io.Writer, title string, t *table) {
 	if len(t.rows) == 0 {
 		fmt.Fprintf(w, "\nno %s\n", title)

@@ -23,8 +23,8 @@ func printCoordinators(w io.Writer, all []admin.Status) {
 			groups.row(s.City, g.Group, fmt.Sprint(g.Epoch), orDash(g.Master), leaseWord(g), orDash(strings.Join(g.InSync, " ")), orDash(groupNote(g)))
 		}
 	}
-	voters.print(w)
-	groups.print(w)
+	sectionOfSome(w, voters)
+	sectionOfSome(w, groups)
 }
 
 func leaseWord(g admin.CoordinatedGroup) string {

@@ -18,7 +18,7 @@ func printMembers(w io.Writer, all []admin.Status) {
 			t.row(s.Group, s.Node, m.Role, fmt.Sprint(m.Epoch), fmt.Sprint(m.Committed), fmt.Sprint(m.End), memberNote(s.Node, m, all))
 		}
 	}
-	t.print(w)
+	sectionOfSome(w, t)
 }
 
 // memberNote says how a member stands to its group.

@@ -112,3 +112,21 @@ func TestStatusShowsReceipts(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusHasNoTablesOfWhatIsNotThere: replicas and voters, which most deployments try
+// out later, have no heads above nothing, and a line above them when they are there.
+func TestStatusHasNoTablesOfWhatIsNotThere(t *testing.T) {
+	show := func(s ...admin.Status) string {
+		var b strings.Builder
+		printMembers(&b, s)
+		printCoordinators(&b, s)
+		return b.String()
+	}
+	if got := show(admin.Status{}); got != "" {
+		t.Errorf("without replicas: %q", got)
+	}
+	got := show(admin.Status{Member: &admin.Member{Role: "master"}, Coordinator: &admin.Coordinator{State: "leader"}})
+	if !strings.HasPrefix(got, "\nGROUP") || !strings.Contains(got, "\n\nCITY  VOTER") || strings.Contains(got, "COORDINATED GROUP") {
+		t.Errorf("with one voter that has no group: %q", got)
+	}
+}
