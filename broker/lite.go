@@ -264,8 +264,9 @@ func (b *Broker) ofGoneLite(h *hands, q uint16, offset uint64) consumer.Verdict 
 }
 
 // checkLiteKinds refuses a topology by which a topic with messages becomes one with
-// lite topics, or without: what it holds would have lost its readers.
-func (b *Broker) checkLiteKinds(v *view) error {
+// lite topics, or without: what it holds would have lost its readers. open says that a
+// topic would be refused as soon as it has a message.
+func (b *Broker) checkLiteKinds(v *view) (open bool, err error) {
 	var list []string
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -276,10 +277,12 @@ func (b *Broker) checkLiteKinds(v *view) error {
 		}
 		if slices.ContainsFunc(t.queues, func(q *topicQueue) bool { return q.index.Next() > 0 }) {
 			list = append(list, fmt.Sprintf("topic %s, which has messages, becomes one of kind %s", name, next.info.Kind))
+		} else {
+			open = true
 		}
 	}
 	if len(list) == 0 {
-		return nil
+		return open, nil
 	}
-	return &Error{Op: "topology", Kind: KindUnsupported, Text: fmt.Sprintf("epoch %s: %s; use a new topic", v.topo.Epoch, list[0])}
+	return open, &Error{Op: "topology", Kind: KindUnsupported, Text: fmt.Sprintf("epoch %s: %s; use a new topic", v.topo.Epoch, list[0])}
 }

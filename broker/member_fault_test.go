@@ -199,6 +199,28 @@ func TestAMemberWithARefusedTopologyIsNotElected(t *testing.T) {
 	}
 }
 
+// A topology that becomes impossible with the first message of a topic is no longer one
+// to lead with from that message on, whatever was said before.
+func TestAMembersFitnessFollowsWhatTopicsHold(t *testing.T) {
+	topo := sample(t)
+	other := sample(t, epoch(2)[0], epoch(2)[1], "  - name: orders\n", "  - name: orders\n    kind: lite\n    lite: {topics: 50, ttl: 1h, subscriptions: 20}\n")
+	a := openMember(t, disk.NewMem(), topo, testLimits())
+	b := openMember(t, disk.NewMem(), topo, testLimits())
+	b.Close()
+	copyStore(t, promoted(a), b.fs)
+	b = openMember(t, b.fs, other, testLimits())
+	if err := b.CanLead(); err != nil {
+		t.Fatalf("not fit although the topic is empty: %v", err)
+	}
+	l := newLink(a, b)
+	defer l.close()
+	a.publishN("orders", "m", 1)
+	b.caughtUp(a.Log().Committed())
+	if err := b.CanLead(); KindOf(err) != KindUnsupported {
+		t.Errorf("fit although the topic has a message that would have lost its readers: %v", err)
+	}
+}
+
 // A damaged store makes way, so that the member opens empty and can be given its
 // master's; its log is kept.
 func TestADamagedStoreMakesWay(t *testing.T) {

@@ -74,7 +74,7 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 		return err
 	}
 	if b.member != nil && b.Role() != RoleMaster && b.Role() != RolePromoting {
-		if err := b.checkLeadable(v); err != nil {
+		if _, err := b.checkLeadable(v); err != nil {
 			return err // as its master refuses it
 		}
 		b.view.Store(v) // the master has it logged
@@ -92,7 +92,7 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 		if err := b.checkOwners(v); err != nil {
 			return err
 		}
-		if err := b.checkLiteKinds(v); err != nil {
+		if _, err := b.checkLiteKinds(v); err != nil {
 			return err
 		}
 		e, err := b.control(record.TypeTopologyApplied, v.body().append(nil))
@@ -115,10 +115,11 @@ func (b *Broker) ApplyTopology(ctx context.Context, t *zone.Topology) error {
 
 // checkLeadable returns why this broker could not decide for its group under a
 // topology, or nil. One that is older than what was applied will do: it is in force
-// here until this node has the newer one.
-func (b *Broker) checkLeadable(v *view) error {
+// here until this node has the newer one. open says that the next message may change
+// the answer.
+func (b *Broker) checkLeadable(v *view) (open bool, err error) {
 	if err := b.checkOwners(v); err != nil {
-		return err
+		return false, err
 	}
 	return b.checkLiteKinds(v)
 }
@@ -128,22 +129,26 @@ type verdict struct {
 	view   *view
 	epoch  zone.Epoch
 	digest zone.Digest
+	topics int // that the state knows
 	err    error
 }
 
 // CanLead returns why this broker could not be the master of its group under the
 // topology that it has, or nil: such a member must not be elected. It is cheap while
-// neither topology nor state change.
+// no topology changes, unless a topic that is empty would be refused with its first
+// message.
 func (b *Broker) CanLead() error {
 	v := b.view.Load()
 	b.mu.RLock()
-	now := verdict{view: v, epoch: b.state.topology, digest: b.state.digest}
+	now := verdict{view: v, epoch: b.state.topology, digest: b.state.digest, topics: len(b.state.topics)}
 	b.mu.RUnlock()
-	if last := b.leadable.Load(); last != nil && last.view == now.view && last.epoch == now.epoch && last.digest == now.digest {
+	if last := b.leadable.Load(); last != nil && last.view == now.view && last.epoch == now.epoch && last.digest == now.digest && last.topics == now.topics {
 		return last.err
 	}
-	now.err = b.checkLeadable(v)
-	b.leadable.Store(&now)
+	var open bool
+	if open, now.err = b.checkLeadable(v); !open {
+		b.leadable.Store(&now)
+	}
 	return now.err
 }
 

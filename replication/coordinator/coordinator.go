@@ -105,6 +105,16 @@ func (o Order) Check() string {
 	return ""
 }
 
+// Outcome is what became of the order when an election has begun the epoch of t: t, or
+// KindNoCandidate when it was another member than the wanted one. Who allowed a loss
+// wanted a master most of all, and has one.
+func (o Order) Outcome(t Term) (Term, error) {
+	if t.Master == o.To || o.AllowLoss && t.Master != "" {
+		return t, nil
+	}
+	return Term{}, &Error{Op: "failover", Group: t.Group, Kind: KindNoCandidate, Text: fmt.Sprintf("%s could not take over without loss; the master is %s", o.To, t.Master)}
+}
+
 // Newer says whether t is the newer one of two terms of a group.
 func (t Term) Newer(than Term) bool {
 	if t.Epoch != than.Epoch {
@@ -209,8 +219,9 @@ type Coordinator interface {
 	// out is over. Without AllowLoss only when nothing that was acknowledged can be lost;
 	// else it fails with KindNoCandidate, whose text says what is missing. With
 	// AllowLoss any member that answers and is not the present master will do; the term
-	// then says in Lost what was given up, and by whose order. An order that is none (see
-	// Order.Check) fails with KindRefused.
+	// then says in Lost what was given up, and by whose order. When another member can be
+	// elected without loss that one is, and the term names it, with Lost of an earlier
+	// epoch or none. An order that is none (see Order.Check) fails with KindRefused.
 	Failover(ctx context.Context, group zone.Group, order Order) (Term, error)
 
 	// Terms returns the terms of all groups, sorted by group; those that never had a

@@ -103,15 +103,22 @@ func (s Standing) Counts(t Term) bool {
 	return s.SeenEpoch > t.Epoch || s.SeenEpoch == t.Epoch && s.Seen >= t.Version
 }
 
-// Force appoints any member that answered, and says what is given up thereby; nothing
-// is when Appoint would have done it.
+// Force appoints any member that answered, and says what is given up thereby. Nothing is
+// when Appoint would have done it, or when Elect elects somebody without loss: then that
+// one is the master, since consent to a loss is no wish for one.
 func (b Ballot) Force(o Order) (e Election, why string, ok bool) {
 	to := o.To
 	if e, _, ok := b.Appoint(to); ok {
 		return e, "", true
 	}
 	i := slices.IndexFunc(b.Standings, func(s Standing) bool { return s.Node == to })
-	if i < 0 || !b.Group.has(to) {
+	if !b.Group.has(to) {
+		return Election{}, fmt.Sprintf("%s is not a node of the group", to), false
+	}
+	if e, _, ok := b.Elect(); ok && e.Loss == nil {
+		return e, "", true
+	}
+	if i < 0 {
 		return Election{}, fmt.Sprintf("%s does not answer", to), false
 	}
 	s := b.Standings[i]

@@ -100,11 +100,17 @@ func TestAppointmentLosesNothingAndForceSaysWhat(t *testing.T) {
 	if e, why, ok := b.Appoint("b"); !ok || e.Master != "b" || !slices.Equal(e.InSync, nodes("b")) {
 		t.Errorf("b was not appointed, which is not behind a and so has what any two have: %+v, %q", e, why)
 	}
+	if e, why, ok := b.Force(coordinator.Order{To: "a", By: "o"}); !ok || e.Loss != nil || e.Master != "c" {
+		t.Errorf("%+v, loss %+v, %q: c is elected without loss, and the order for a only allows one", e, e.Loss, why)
+	}
+	all := b.Standings
+	b.Standings = all[:1] // two of the three that may have acknowledged do not answer
 	e, why, ok := b.Force(coordinator.Order{To: "a", By: "o"})
-	if !ok || e.Loss == nil || *e.Loss != (coordinator.Loss{Epoch: 5, From: 60, Known: 55, By: "o"}) {
+	if !ok || e.Master != "a" || e.Loss == nil || *e.Loss != (coordinator.Loss{Epoch: 5, From: 60, Known: 55, By: "o"}) {
 		t.Errorf("a by force: %+v, loss %+v, %q", e, e.Loss, why)
 	}
-	if e, _, ok := b.Force(coordinator.Order{To: "b"}); !ok || e.Loss != nil {
+	b.Standings = all
+	if e, _, ok := b.Force(coordinator.Order{To: "b"}); !ok || e.Master != "b" || e.Loss != nil {
 		t.Errorf("b by force: %+v, %v: nothing is lost", e, e.Loss)
 	}
 	if _, why, ok := b.Force(coordinator.Order{To: "d"}); ok {

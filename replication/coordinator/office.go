@@ -370,11 +370,8 @@ func (o *Office) Failover(ctx context.Context, group zone.Group, order Order) (T
 	o.wake()
 	for {
 		changed := o.o.Book.Changed()
-		switch t := o.term(group); {
-		case t.Epoch > was.Epoch && t.Master == to:
-			return t, nil
-		case t.Epoch > was.Epoch:
-			return Term{}, &Error{Op: "failover", Group: group, Kind: KindNoCandidate, Text: fmt.Sprintf("%s could not take over without loss; the master is %s", to, t.Master)}
+		if t := o.term(group); t.Epoch > was.Epoch {
+			return order.Outcome(t)
 		}
 		select {
 		case <-changed:

@@ -33,6 +33,7 @@ type seedHold struct {
 
 	cancel context.CancelCauseFunc // ends the session
 	ended  chan struct{}           // closed when it has given back what it held
+	before *seedHold               // whose end it did not live to see, or nil; read after ended
 }
 
 // seed gives a replica the store's snapshot, and keeps the log from where the copy
@@ -78,30 +79,38 @@ func (l *Leader) tellGiven(node zone.Node, g given, err error) {
 	}
 }
 
-// take makes hold the node's, once a session that the node had before has ended.
+// take makes hold the node's, once the sessions that the node had before have ended.
 func (l *Leader) take(ctx context.Context, node zone.Node, hold *seedHold) error {
 	l.mu.Lock()
 	old, shipping := l.seeded[node], l.senders[node]
-	l.seeded[node] = hold
+	l.seeded[node], hold.before = hold, old
 	l.mu.Unlock()
 	if shipping != nil {
 		shipping.supersede()
 	}
-	return old.end(ctx)
+	err := old.end(ctx)
+	if err == nil {
+		hold.before = nil
+	}
+	return err
 }
 
-// end ends the session of a replica that is given a snapshot, and waits until it has.
+// end ends the session of a replica that is given a snapshot, and waits until it has
+// given back what it held, and so have those before it: one that was superseded while it
+// waited leaves that to its successor.
 func (h *seedHold) end(ctx context.Context) error {
 	if h == nil {
 		return nil
 	}
 	h.cancel(errSuperseded)
-	select {
-	case <-h.ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for ; h != nil; h = h.before {
+		select {
+		case <-h.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	return nil
 }
 
 // give opens the snapshot and sends it.

@@ -44,11 +44,8 @@ func (c *Coordinator) Failover(ctx context.Context, group zone.Group, by coordin
 			c.recallOrder(ctx, group, vacant.Version)
 			return coordinator.Term{}, fail("failover", group, coordinator.KindNoQuorum, "%s", why)
 		}
-		switch {
-		case t.Epoch > vacant.Epoch && t.Master == to:
-			return t, nil
-		case t.Epoch > vacant.Epoch:
-			return coordinator.Term{}, fail("failover", group, coordinator.KindNoCandidate, "%s could not take over without loss; the master is %s", to, t.Master)
+		if t.Epoch > vacant.Epoch {
+			return by.Outcome(t)
 		}
 	}
 }

@@ -16,15 +16,18 @@ func newBrokerGroup(e *env) *cobra.Command {
 }
 
 func newBrokerGroupStatus(e *env) *cobra.Command {
-	return e.asks(&cobra.Command{
+	var records bool
+	c := e.asks(&cobra.Command{
 		Use:     "status [GROUP]",
 		Aliases: []string{"list"},
 		Short:   "Show masters, replicas, and what they lack",
 		Long: `Show the broker groups that have several nodes: who is master in which epoch, which
-nodes are in sync, how far each is behind in bytes and in records, how long the master
-may still answer, which topics are refused for want of copies, whose log has diverged,
-and which logs were set aside. Records are counted by the master, at most 64 MiB of
-them: a + behind their number says that there are more.
+nodes are in sync, how many bytes each is behind, how long the master may still answer,
+which topics are refused for want of copies, whose log has diverged, and which logs were
+set aside. It costs the nodes nothing, so that a monitor may ask often.
+
+--records tells how many records each is behind, too. The master reads them for that, at
+most 64 MiB for each replica: a + behind their number says that there are more.
 
 All nodes of the deployment are asked; any of them may be given with --admin.`,
 		Args: optionalArg("a broker group"),
@@ -40,10 +43,14 @@ All nodes of the deployment are asked; any of them may be given with --admin.`,
 			groups = brokerGroups(f.topology, f.statuses(ctx))
 		}
 		for _, v := range groups {
-			f.countLag(ctx, v)
+			if records {
+				f.countLag(ctx, v)
+			}
 		}
 		return e.show(groups, func(w io.Writer) { printBrokerGroups(w, groups) })
 	})
+	c.Flags().BoolVar(&records, "records", false, "have the master count the records that each replica is behind")
+	return c
 }
 
 func printBrokerGroups(w io.Writer, groups []*brokerGroup) {
@@ -51,8 +58,8 @@ func printBrokerGroups(w io.Writer, groups []*brokerGroup) {
 		fmt.Fprintln(w, "no broker group has several nodes")
 		return
 	}
-	terms := newTable("BROKER GROUP", "ZONE", "BALLOT", "MASTER", "LEASE LEFT", "IN SYNC", "NOTE")
-	nodes := newTable("BROKER GROUP", "NODE", "ROOM", "STATE", "LOG BALLOT", "COMMITTED", "END", "BEHIND", "RECORDS", "NOTE")
+	terms := newTable("BROKER GROUP", "ZONE", "EPOCH", "MASTER", "LEASE LEFT", "IN SYNC", "NOTE")
+	nodes := newTable("BROKER GROUP", "NODE", "ROOM", "STATE", "LOG EPOCH", "COMMITTED", "END", "BEHIND", "RECORDS", "NOTE")
 	for _, v := range groups {
 		lease := "-"
 		if v.Serves {

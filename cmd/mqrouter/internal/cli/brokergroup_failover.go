@@ -26,7 +26,8 @@ gentler; when it dies, the coordinator does this by itself.
 
 Without --allow-loss the node has to be in sync: nothing that was acknowledged is lost.
 With --allow-loss any node that answers will do, unless the master answers, or one that
-is in sync could take over. First is said what would be given up: from which position
+is in sync could take over; when such a one comes to be known while the order is carried
+out, the coordinator elects it, and the command says so. First is said what would be given up: from which position
 on, how many bytes are known to have been committed beyond, and of which topics as far
 as any node that answers has them. The new master begins a new lineage; a node that has
 more keeps that as a tail when it comes back, and follows: see mqrouter tail.
@@ -124,6 +125,7 @@ func (r *failoverRun) run(ctx context.Context, f *fleet, args []string) error {
 		return fmt.Errorf("%s: %w", plan.To, err)
 	}
 	out := switchOutput{Group: plan.Group, From: plan.From, To: plan.To}
+	out.spared(terms)
 	return r.e.awaitMaster(ctx, f, &out, terms, began, r.wait)
 }
 

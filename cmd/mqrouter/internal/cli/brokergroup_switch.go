@@ -50,6 +50,7 @@ type switchOutput struct {
 	Group  string           `json:"group"`
 	From   string           `json:"from,omitempty"` // the master before
 	To     string           `json:"to"`
+	Spared string           `json:"spared,omitempty"` // who was to take over with a loss, when To could without
 	Epoch  uint64           `json:"epoch"`            // the new one; of a preview the present one
 	Served time.Duration    `json:"served,omitempty"` // from the order until the new master served
 	Lost   *admin.GroupLoss `json:"lost,omitempty"`
@@ -124,13 +125,30 @@ func (e *env) awaitMaster(ctx context.Context, f *fleet, out *switchOutput, term
 			if v.Master != out.To {
 				return fmt.Errorf("%s did not stay: %s", out.To, text)
 			}
-			return e.line(out, text+lossText(out.Lost))
+			return e.line(out, text+lossText(out.Lost)+out.sparedText())
 		}
 		if !pause(ctx, checkPause/5) {
 			return ctx.Err()
 		}
 	}
 	return fmt.Errorf("%s was made master in epoch %d and does not serve yet after %s: see mqrouter brokergroup status %s", out.To, out.Epoch, wait, out.Group)
+}
+
+// spared notes that the coordinator has elected another node than the order named: one
+// that was found to have everything.
+func (out *switchOutput) spared(terms []admin.GroupTerm) {
+	for _, t := range terms {
+		if t.Group == out.Group && t.Master != "" && t.Master != out.To {
+			out.Spared, out.To = out.To, t.Master
+		}
+	}
+}
+
+func (out *switchOutput) sparedText() string {
+	if out.Spared == "" {
+		return ""
+	}
+	return fmt.Sprintf("; nothing was given up: it is in sync and was found to answer, so %s did not have to take over", out.Spared)
 }
 
 func lossText(l *admin.GroupLoss) string {

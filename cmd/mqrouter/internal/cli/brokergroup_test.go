@@ -208,6 +208,19 @@ func TestFailoverIsPlannedFromWhatIsKnown(t *testing.T) {
 	}
 }
 
+// TestAnOrderThatSparedALossSaysSo: the coordinator has found one that is in sync.
+func TestAnOrderThatSparedALossSaysSo(t *testing.T) {
+	out := switchOutput{Group: "g", To: "g-3"}
+	out.spared([]admin.GroupTerm{{Group: "g", Epoch: 5, Master: "g-3"}})
+	if out.To != "g-3" || out.sparedText() != "" {
+		t.Errorf("as ordered: %+v, %q", out, out.sparedText())
+	}
+	out.spared([]admin.GroupTerm{{Group: "g", Epoch: 5, Master: "g-2"}})
+	if out.To != "g-2" || out.Spared != "g-3" || !strings.Contains(out.sparedText(), "nothing was given up") || !strings.Contains(out.sparedText(), "g-3") {
+		t.Errorf("%+v, %q", out, out.sparedText())
+	}
+}
+
 func TestBrokerGroupsArePrinted(t *testing.T) {
 	topo, list := trioStatuses(t)
 	nobody(list)

@@ -12,7 +12,7 @@ import (
 // that lead have them.
 func printCoordinators(w io.Writer, all []admin.Status) {
 	voters := newTable("CITY", "VOTER", "STATE", "LEADER", "LEADERSHIP", "DECISION", "QUORUM")
-	groups := newTable("CITY", "COORDINATED GROUP", "BALLOT", "MASTER", "LEASE", "IN SYNC", "NOTE")
+	groups := newTable("CITY", "COORDINATED GROUP", "EPOCH", "MASTER", "LEASE", "IN SYNC", "NOTE")
 	for _, s := range all {
 		c := s.Coordinator
 		if c == nil {

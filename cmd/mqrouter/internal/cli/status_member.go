@@ -12,7 +12,7 @@ import (
 // printMembers shows the nodes of broker groups with several: who is master, and how far
 // the others are.
 func printMembers(w io.Writer, all []admin.Status) {
-	t := newTable("GROUP", "NODE", "ROLE", "BALLOT", "COMMITTED", "END", "STATE")
+	t := newTable("GROUP", "NODE", "ROLE", "EPOCH", "COMMITTED", "END", "STATE")
 	for _, s := range all {
 		if m := s.Member; m != nil {
 			t.row(s.Group, s.Node, m.Role, fmt.Sprint(m.Epoch), fmt.Sprint(m.Committed), fmt.Sprint(m.End), memberNote(s.Node, m, all))
