@@ -145,7 +145,7 @@ func (b *Broker) mayAnswer() bool {
 // unanswered is what became of an append that may not be answered: others know
 // whether it counts. An error that says that it does not is kept.
 func (b *Broker) unanswered(err error) error {
-	if err != nil && !errors.Is(err, commitlog.ErrStopped) {
+	if err != nil && !errors.Is(err, commitlog.ErrStopped) && !errors.Is(err, commitlog.ErrHalted) {
 		return err
 	}
 	if errors.Is(err, commitlog.ErrStopped) {
@@ -284,6 +284,19 @@ func (b *Broker) Drain(ctx context.Context) error {
 		return nil
 	}
 	return b.flushHeld(ctx)
+}
+
+// Halt makes the log of a master that drains take nothing more, whoever would append, and
+// waits until what it has taken is durable here. It is shipped and committed as before,
+// so that a member can get level with its end for good before this one is deposed. Of a
+// broker that does not drain it changes nothing.
+//
+// Errors: the context's.
+func (b *Broker) Halt(ctx context.Context) error {
+	if b.member == nil || b.Role() != RoleDraining {
+		return nil
+	}
+	return b.shared.Halt(ctx)
 }
 
 // tellLed wakes Lead once the epoch has begun. mu is held.

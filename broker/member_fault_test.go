@@ -209,11 +209,12 @@ func TestAMembersFitnessFollowsWhatTopicsHold(t *testing.T) {
 	b.Close()
 	copyStore(t, promoted(a), b.fs)
 	b = openMember(t, b.fs, other, testLimits())
+	l := newLink(a, b)
+	defer l.close()
+	b.caughtUp(a.Log().Committed())
 	if err := b.CanLead(); err != nil {
 		t.Fatalf("not fit although the topic is empty: %v", err)
 	}
-	l := newLink(a, b)
-	defer l.close()
 	a.publishN("orders", "m", 1)
 	b.caughtUp(a.Log().Committed())
 	if err := b.CanLead(); KindOf(err) != KindUnsupported {

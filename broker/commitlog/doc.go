@@ -30,7 +30,8 @@
 // can be read raw by shipping at once, beside the own sync. What is not committed
 // is bounded by QueueBytes: then publishers wait. Truncate never goes below what is
 // committed. What Open finds behind that is kept, and is delivered once it is
-// committed. A log that stands alone has none of this on its way.
+// committed. Halt makes a master's log end where it ends, while it is shipped and
+// committed on, for a hand-over. A log that stands alone has none of this on its way.
 //
 // # Goroutines
 //

@@ -46,6 +46,9 @@ type Log struct {
 
 	metaUse chan struct{} // capacity 1; whoever has put a token may use store.metaFile and store.meta
 
+	still     chan struct{} // closed when the log was halted and all of it is written; by the writer
+	stillOnce sync.Once
+
 	quit      chan struct{} // closed to end the preparer
 	running   sync.WaitGroup
 	preparing sync.WaitGroup
@@ -84,7 +87,7 @@ func (l *Log) Start() {
 //
 // Errors: ErrInvalid, ErrTooLarge, ErrFull (with the cause; not for Reserved
 // batches while there is room), ErrStopped (with the cause), ErrNotStarted,
-// ErrClosed, the context's.
+// ErrHalted, ErrClosed, the context's.
 func (l *Log) Append(ctx context.Context, b *Batch) error {
 	size, err := batchSize(b)
 	if err != nil {

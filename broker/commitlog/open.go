@@ -390,6 +390,7 @@ func newLog(st *store) (*Log, error) {
 		needed:  make(chan struct{}, 1),
 		quit:    make(chan struct{}),
 		metaUse: make(chan struct{}, 1),
+		still:   make(chan struct{}),
 	}
 	l.tail.limit = st.options.TailBytes
 	l.segments.Store(&st.segments)

@@ -20,6 +20,7 @@ type queue struct {
 	closed  bool          // guarded by mu
 	refusal error         // guarded by mu; why all but reserved batches are refused
 	stopped error         // guarded by mu; why every batch is refused for good
+	halted  bool          // guarded by mu; see Log.Halt
 	waits   uint64        // guarded by mu; pushes that found it full
 	room    chan struct{} // guarded by mu; closed when push should look again; nil when none waits
 }
@@ -37,6 +38,8 @@ func (q *queue) state(reserved bool) error {
 		return q.stopped
 	case !q.started:
 		return ErrNotStarted
+	case q.halted:
+		return ErrHalted
 	case q.refusal != nil && !reserved:
 		return q.refusal
 	}

@@ -104,6 +104,9 @@ func (w *writer) gather() {
 
 // wait sleeps until there is something to do.
 func (w *writer) wait() {
+	if w.rest() {
+		return
+	}
 	if w.marked && w.started || w.failed != nil {
 		<-w.log.queue.wake
 		return

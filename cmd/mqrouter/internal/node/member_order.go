@@ -143,15 +143,16 @@ func (l *life) handOver(ctx context.Context, t coordinator.Term, h *handOver) (o
 	if err := l.broker.Drain(drain); err != nil {
 		l.log.Warn("not everything that clients have settled is committed", "err", err)
 	}
+	// From here on the log ends where it ends, and is shipped still: who is level with it
+	// has everything that was ever acknowledged.
+	err := l.broker.Halt(drain)
 	stop()
-	l.awaitLevel(ctx, h.to)
-	l.broker.Depose()
-	// Nothing is acknowledged any more, so what is in the log now is all that was.
 	to := h.to
-	if r, ok := l.replica(to); !ok || r.Synced < l.broker.Log().End() {
-		l.log.Warn("the node that was to take over has not got all of the log; the rule elects", "peer", string(to))
+	if !l.awaitLevel(ctx, to) || err != nil {
+		l.log.Warn("the node that was to take over has not got all of the log; the rule elects", "peer", string(to), "err", err)
 		to = ""
 	}
+	l.broker.Depose()
 	next, err := l.m.coord.Resign(ctx, l.self.Group.Name, t.Epoch, to)
 	if errors.Is(err, coordinator.KindNoCandidate) && to != "" {
 		l.log.Warn("the node that was to take over cannot; the rule elects", "peer", string(to), "err", err)
@@ -217,21 +218,23 @@ func (l *life) maySucceed(to zone.Node) error {
 	return nil
 }
 
-// awaitLevel waits until the replica has all of the log, for a moment.
-func (l *life) awaitLevel(ctx context.Context, to zone.Node) {
+// awaitLevel waits until the replica has all of the log, for a moment, and says whether it
+// has.
+func (l *life) awaitLevel(ctx context.Context, to zone.Node) bool {
 	ctx, cancel := context.WithTimeout(ctx, levelTime)
 	defer cancel()
 	tick := time.NewTicker(levelPause)
 	defer tick.Stop()
 	for {
-		if r, ok := l.replica(to); !ok || r.Synced >= l.broker.Log().End() {
-			return
+		r, ok := l.replica(to)
+		if !ok || r.Synced >= l.broker.Log().End() {
+			return ok
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-l.broker.Deposed():
-			return
+			return false
 		case <-tick.C:
 		}
 	}
