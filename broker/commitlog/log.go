@@ -44,6 +44,9 @@ type Log struct {
 	tail      tail
 	metrics   *metrics
 
+	mending chan struct{} // capacity 1; whoever has put a token may use mendName
+	retired []retired     // guarded by segmentMu
+
 	metaUse chan struct{} // capacity 1; whoever has put a token may use store.metaFile and store.meta
 
 	still     chan struct{} // closed when the log was halted and all of it is written; by the writer
@@ -223,5 +226,6 @@ func (l *Log) shutdown() error {
 	<-l.metaUse
 	st.segments = *l.segments.Load()
 	st.close()
+	l.closeRetired()
 	return err
 }

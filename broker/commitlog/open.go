@@ -290,8 +290,10 @@ func (st *store) openSegments(list []*segment) error {
 		s.open(o.FS, o.Dir, st.meta.Incarnation)
 		st.segments = append(st.segments, s)
 	}
-	if err := o.FS.Remove(path.Join(o.Dir, spareName)); err != nil && !isNotExist(err) {
-		return &OpError{Op: "remove", Segment: spareName, Err: err}
+	for _, left := range []string{spareName, mendName} {
+		if err := o.FS.Remove(path.Join(o.Dir, left)); err != nil && !isNotExist(err) {
+			return &OpError{Op: "remove", Segment: left, Err: err}
+		}
 	}
 	if len(st.segments) == 0 {
 		return &StoreError{Dir: o.Dir, What: "META without segments", Damage: true}
@@ -391,6 +393,7 @@ func newLog(st *store) (*Log, error) {
 		quit:    make(chan struct{}),
 		metaUse: make(chan struct{}, 1),
 		still:   make(chan struct{}),
+		mending: make(chan struct{}, 1),
 	}
 	l.tail.limit = st.options.TailBytes
 	l.segments.Store(&st.segments)

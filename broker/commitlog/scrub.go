@@ -107,6 +107,27 @@ func (s *Scrubber) forget(below record.Position) {
 	maps.DeleteFunc(s.found, func(base record.Position, _ *CorruptError) bool { return base < below })
 }
 
+// Wounds returns the parts of the log that are known to be damaged, oldest first.
+func (s *Scrubber) Wounds() []Wound {
+	list := *s.log.segments.Load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []Wound
+	for i := range len(list) - 1 {
+		if bad := s.found[list[i].base]; bad != nil {
+			all = append(all, Wound{From: list[i].base, To: list[i+1].base, Damage: bad})
+		}
+	}
+	return all
+}
+
+// Mended forgets a wound that was mended.
+func (s *Scrubber) Mended(w Wound) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.found, w.From)
+}
+
 // Found returns the damage that is known, oldest segment first, at most one of each.
 func (s *Scrubber) Found() []*CorruptError {
 	s.mu.Lock()
