@@ -27,6 +27,9 @@
 //	                                 <-- Part: bytes of a file
 //	(installs, ends, opens its store again)
 //
+// Any member, master or replica, also gives another what that one's disk has damaged of the
+// sealed and committed log ([ServeFetch], [Fetch]): stretch by stretch, as it is asked.
+//
 // Two logs that have a lineage in common are equal up to where the one that leaves
 // it first does: one master writes a lineage and gives each of its positions once.
 // That end is the common prefix, which both sides compute and the last frame below it

@@ -49,6 +49,7 @@
 //	Call      -->                       <--  Reply | Refuse
 //	Follow    -->                       <--  Lead | Seed | Refuse
 //	ShipAck   -->                       <--  Ship (after Lead), Part (after Seed)
+//	Fetch     -->                       <--  Ship | Refuse
 //	End       <->                            either side, once
 //
 // Session 0 carries Hello in both directions before anything else, then Probe,

@@ -121,6 +121,7 @@ func samples() []sample {
 			Files: []SeedFile{{Size: 32, Name: "handle.key"}, {Size: 1 << 30, Name: "snapshot-0000000000100000"}},
 		}, parser(ParseSeed)},
 		{"part", TypePart, &Part{File: 1, Offset: 1 << 20, Data: []byte("bytes of a file")}, parser(ParsePart)},
+		{"fetch", TypeFetch, &Fetch{Group: "sh-a-1", Incarnation: 99, From: 1 << 20, To: 2 << 20, Limit: 1 << 18}, parser(ParseFetch)},
 		{"reply-fault", TypeReply, &Reply{Fault: 12, Text: "disk full"}, parser(ParseReply)},
 	}
 }
@@ -288,6 +289,10 @@ func TestFieldsOutOfBoundsAreRefused(t *testing.T) {
 		{"seed above its folder", &Seed{Incarnation: 1, Lanes: 1, Files: []SeedFile{{Name: "../x"}}}, parser(ParseSeed), CodeMalformed},
 		{"seed with a hidden file", &Seed{Incarnation: 1, Lanes: 1, Files: []SeedFile{{Name: ".x"}}}, parser(ParseSeed), CodeMalformed},
 		{"file of negative size", &Seed{Incarnation: 1, Lanes: 1, Files: []SeedFile{{Name: "x", Size: 1 << 63}}}, parser(ParseSeed), CodeMalformed},
+		{"fetch of no store", &Fetch{From: 1, To: 2, Limit: 1}, parser(ParseFetch), CodeMalformed},
+		{"fetch of nothing", &Fetch{Incarnation: 1, From: 2, To: 2, Limit: 1}, parser(ParseFetch), CodeMalformed},
+		{"fetch without a limit", &Fetch{Incarnation: 1, From: 1, To: 2}, parser(ParseFetch), CodeMalformed},
+		{"fetch of too much", &Fetch{Incarnation: 1, From: 1, To: 2, Limit: MaxStretch + 1}, parser(ParseFetch), CodeMalformed},
 		{"empty part", &Part{File: 1}, parser(ParsePart), CodeMalformed},
 		{"part of no file", &Part{File: MaxSeedFiles, Data: []byte{1}}, parser(ParsePart), CodeMalformed},
 		{"call of no kind", &Call{Time: time.Second}, parser(ParseCall), CodeMalformed},

@@ -32,6 +32,7 @@ const (
 	TypeShipAck                    // how far a replica is
 	TypeSeed                       // answer to Follow: another store follows
 	TypePart                       // a part of a seed's file
+	TypeFetch                      // opener: give me this part of the log, which is damaged here
 	typeEnd
 )
 
@@ -43,7 +44,7 @@ var typeNames = [typeEnd]string{
 	TypeLanded: "landed", TypeApplied: "applied", TypeVia: "via", TypeReach: "reach",
 	TypeCall: "call", TypeReply: "reply",
 	TypeFollow: "follow", TypeLead: "lead", TypeShip: "ship", TypeShipAck: "ship-ack",
-	TypeSeed: "seed", TypePart: "part",
+	TypeSeed: "seed", TypePart: "part", TypeFetch: "fetch",
 }
 
 // Known reports whether this version knows the type.
