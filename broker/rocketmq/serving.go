@@ -18,6 +18,7 @@ import (
 func bounded(m *memory, streams int) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxRequestBytes),
+		uncompressed(),
 		grpc.InTapHandle(m.begin),
 		experimental.BufferPool(m),
 		grpc.MaxConcurrentStreams(uint32(streams)),
