@@ -216,17 +216,17 @@ func TestMadeUpClientsMakeRoom(t *testing.T) {
 	r := newRegistry(limit)
 	later := func(d time.Duration) { r.begin = r.begin.Add(-d) }
 	r.attach("streaming", newSession())
-	r.see("calling", pb.ClientType_PUSH_CONSUMER)
+	r.see(t.Context(), "calling", pb.ClientType_PUSH_CONSUMER)
 	later(briefTime)
-	r.see("calling", pb.ClientType_PUSH_CONSUMER)
+	r.see(t.Context(), "calling", pb.ClientType_PUSH_CONSUMER)
 	for i := range limit - 2 {
-		r.see(fmt.Sprint("made up ", i), pb.ClientType_PUSH_CONSUMER)
+		r.see(t.Context(), fmt.Sprint("made up ", i), pb.ClientType_PUSH_CONSUMER)
 	}
-	if _, known := r.see("young", pb.ClientType_PRODUCER); known {
+	if _, known := r.see(t.Context(), "young", pb.ClientType_PRODUCER); known {
 		t.Error("a place was found while all are young")
 	}
 	later(briefTime)
-	if _, known := r.see("client", pb.ClientType_PRODUCER); !known {
+	if _, known := r.see(t.Context(), "client", pb.ClientType_PRODUCER); !known {
 		t.Error("no place was found for a client")
 	}
 	for _, id := range []string{"streaming", "calling", "client"} {

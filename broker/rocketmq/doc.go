@@ -10,7 +10,8 @@
 //
 // Business errors are a Status in the answer under gRPC status OK; a gRPC error
 // would make clients treat the whole node as broken. Only the Telemetry stream is
-// refused by a gRPC error, and what there is no memory for while it arrives.
+// refused by a gRPC error, and what there is no memory for while it arrives, or must not
+// be unpacked.
 //
 // # Memory
 //
@@ -31,8 +32,11 @@
 //
 // The number of connections, of clients that are known and of calls that wait is
 // bounded, and a place that nobody uses is given to who comes: a connection without
-// calls (idle.go), a client id that was used once (registry.go), the call that has
-// waited for longest, as if its time were over (polls.go).
+// calls (idle.go), a client id that was used once or is gone (registry.go), the call that
+// has waited for longest, as if its time were over (polls.go). When all are in use, the
+// address that has most connections, clients or Telemetry streams gives one up to an
+// address that has fewer (crowd.go). So one address keeps nobody out, but its own; many
+// do, and what calls cost is not shared out by address: that is for what stands before.
 //
 // # The end of a client
 //
@@ -148,7 +152,8 @@
 //
 // # What is refused
 //
-// SQL filters over properties of the system other than TAGS (UNSUPPORTED).
+// SQL filters over properties of the system other than TAGS (UNSUPPORTED). Requests that
+// gRPC has compressed (INTERNAL, a gRPC error): see compressed.go.
 //
 // # Goroutines
 //

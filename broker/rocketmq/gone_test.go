@@ -69,7 +69,7 @@ func (h *held) send(topic zone.Topic, ids ...string) {
 // get receives what is there now, as a push consumer does.
 func (h *held) get(client string, group zone.ConsumerGroup, topic zone.Topic) []broker.Delivery {
 	h.Helper()
-	h.clients.see(client, pb.ClientType_PUSH_CONSUMER)
+	h.clients.see(h.Context(), client, pb.ClientType_PUSH_CONSUMER)
 	got, err := h.core.Receive(h.Context(), broker.ReceiveRequest{Group: group, Topic: topic, Filter: broker.Filter{All: true}, Max: 1, Invisible: renewInvisible, Renew: true, ClientID: client})
 	if err != nil {
 		h.Fatal(err)
@@ -89,7 +89,7 @@ func (h *held) connect(id string, l pb.Language) *session {
 func (h *held) heartbeats(id string, d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		time.Sleep(10 * time.Second)
-		h.clients.see(id, pb.ClientType_PUSH_CONSUMER)
+		h.clients.see(h.Context(), id, pb.ClientType_PUSH_CONSUMER)
 	}
 }
 
@@ -247,16 +247,16 @@ func TestGoneClientsAreToldOnce(t *testing.T) {
 				t.Errorf("gone are %v, want %v", got, want)
 			}
 		}
-		r.see("silent", pb.ClientType_PUSH_CONSUMER)
-		r.see("producer", pb.ClientType_PRODUCER)
-		r.see("leaver", pb.ClientType_PUSH_CONSUMER)
+		r.see(t.Context(), "silent", pb.ClientType_PUSH_CONSUMER)
+		r.see(t.Context(), "producer", pb.ClientType_PRODUCER)
+		r.see(t.Context(), "leaver", pb.ClientType_PUSH_CONSUMER)
 		r.drop("leaver")
 		told("leaver")
 		time.Sleep(aliveTTL)
 		told("silent")
 		time.Sleep(time.Second)
 		told()
-		r.see("silent", 0)
+		r.see(t.Context(), "silent", 0)
 		told()
 		time.Sleep(aliveTTL)
 		told("silent")

@@ -1,12 +1,12 @@
 package rocketmq
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -16,8 +16,8 @@ const (
 	// handshakeTime covers a connection's first bytes and its TLS handshake.
 	handshakeTime = 5 * time.Second
 	// maxHandshakes is how many connections may be in that state at one time. One
-	// more ends the oldest: a client shakes hands within milliseconds, so those
-	// that stay silent cannot keep it out.
+	// more ends the oldest of the address that has most: a client shakes hands within
+	// milliseconds, so those that stay silent cannot keep it out, however many come.
 	maxHandshakes = 512
 	// acceptPause follows a failed accept, such as one without file descriptors.
 	acceptPause = 50 * time.Millisecond
@@ -47,19 +47,20 @@ type sniffer struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	open    int                        // guarded by mu: connections not yet closed
-	pending map[net.Conn]*list.Element // guarded by mu: in their handshake; nil: given up
-	line    list.List                  // guarded by mu: those not given up, oldest first
-	closed  bool                       // guarded by mu
-	full    uint64                     // guarded by mu: connections refused over the limit
-	givenUp uint64                     // guarded by mu: handshakes ended for a newer one
+	open    int                // guarded by mu: connections not yet closed
+	placed  crowd[*conn]       // guarded by mu: of these, but fellows' and those that were ended for others
+	pending map[*conn]struct{} // guarded by mu: in their handshake
+	shaking crowd[*conn]       // guarded by mu: of these, those that were not given up
+	closed  bool               // guarded by mu
+	full    uint64             // guarded by mu: connections that found the limit reached
+	givenUp uint64             // guarded by mu: handshakes ended for a newer one
 }
 
 // newSniffer takes over inner and starts accepting.
 func newSniffer(inner net.Listener, o *Options, refused func(reason string), a *answers) *sniffer {
 	s := &sniffer{
 		inner: inner, plaintext: !o.PlaintextOff, limit: o.MaxConnections, log: o.Logger, refused: refused, answers: a,
-		ready: make(chan net.Conn), pending: map[net.Conn]*list.Element{},
+		ready: make(chan net.Conn), pending: map[*conn]struct{}{},
 	}
 	if o.TLS != nil {
 		s.tls = o.TLS.Clone()
@@ -103,7 +104,7 @@ func (s *sniffer) Close() error {
 		return nil
 	}
 	s.closed = true
-	pending := make([]net.Conn, 0, len(s.pending))
+	pending := make([]*conn, 0, len(s.pending))
 	for c := range s.pending {
 		pending = append(pending, c)
 	}
@@ -111,7 +112,7 @@ func (s *sniffer) Close() error {
 	s.cancel()
 	err := s.inner.Close()
 	for _, c := range pending {
-		_ = c.Close() // its goroutine reports nothing any more
+		_ = c.Conn.Close() // its goroutine reports nothing any more
 	}
 	s.wg.Wait()
 	return err
@@ -136,54 +137,77 @@ func (s *sniffer) loop() {
 				return
 			case <-time.After(acceptPause):
 			}
-		case !s.enter(raw):
-			s.refused("connections")
-			_ = raw.Close() // over the limit: the peer sees a reset
 		default:
-			s.wg.Go(func() { s.greet(raw) })
+			c := s.enter(raw)
+			if c == nil {
+				s.refused("connections")
+				_ = raw.Close() // over the limit: the peer sees a reset
+				continue
+			}
+			s.wg.Go(func() { s.greet(c) })
 		}
 	}
 }
 
-// enter counts the connection, unless the limit is reached or the listener closed.
-// It gives the oldest handshake up when there are too many.
-func (s *sniffer) enter(raw net.Conn) bool {
+// enter counts the connection, unless the listener is closed, or the limit reached and
+// nobody has to make room: then it returns nil. Those that do are closing, and pass the
+// limit until they are. It gives a handshake up when there are too many.
+func (s *sniffer) enter(raw net.Conn) *conn {
+	from, _ := addressOf(raw.RemoteAddr().String())
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.open >= s.limit {
+	if s.closed {
+		return nil
+	}
+	if s.open >= s.limit {
 		s.full++
-		if !s.closed {
-			s.answers.endIdle(time.Now()) // the next one finds their places
+		if s.answers.endIdle(time.Now()) == 0 && !s.endOther(from) {
+			return nil
 		}
-		return false
 	}
 	s.open++
-	if s.line.Len() >= maxHandshakes {
-		oldest := s.line.Remove(s.line.Front()).(net.Conn)
-		s.pending[oldest] = nil
+	if s.shaking.size >= maxHandshakes {
+		oldest := s.shaking.oldest(from)
+		s.shaking.leave(oldest)
 		s.givenUp++
-		_ = oldest.Close() // its goroutine sees that and uncounts it
+		_ = oldest.place.Conn.Close() // its goroutine sees that and uncounts it
 	}
-	s.pending[raw] = s.line.PushBack(raw)
+	c := &conn{Conn: raw, sniffer: s}
+	c.place, c.shake = s.placed.enter(from, c), s.shaking.enter(from, c)
+	s.pending[c] = struct{}{}
+	return c
+}
+
+// endOther ends the newest connection of the address that has most, for one of another
+// address, and reports whether there is one to end. mu is held.
+func (s *sniffer) endOther(from netip.Addr) bool {
+	other := s.placed.yields(from)
+	if other == nil {
+		return false
+	}
+	s.placed.leave(other)
+	_ = other.place.Conn.Close() // gRPC sees that and ends its calls
 	return true
 }
 
 // leave uncounts a connection that is closed for good.
-func (s *sniffer) leave() {
+func (s *sniffer) leave(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
+	s.placed.leave(c.place)
 }
 
 // greet reads the first byte and finishes the handshake within one deadline.
-func (s *sniffer) greet(raw net.Conn) {
-	c := &conn{Conn: raw, link: s.answers.open(raw), leave: s.leave}
+func (s *sniffer) greet(c *conn) {
+	c.link = s.answers.open(c.Conn)
 	served, reason := s.handshake(c)
 	s.mu.Lock()
-	if e := s.pending[raw]; e != nil {
-		s.line.Remove(e)
+	s.shaking.leave(c.shake)
+	delete(s.pending, c)
+	if c.link.fellow { // it brings clients of many addresses, whom its node judges
+		s.placed.leave(c.place)
 	}
-	delete(s.pending, raw)
 	s.mu.Unlock()
 	if reason == "" {
 		select {
@@ -234,11 +258,13 @@ func (s *sniffer) handshake(c *conn) (net.Conn, string) {
 // conn gives back the first byte and tells the listener when it is closed.
 type conn struct {
 	net.Conn
-	link  *link
-	leave func()
-	once  sync.Once
-	first [1]byte
-	held  bool // first is to be read again; only the reader
+	sniffer *sniffer
+	place   *spot[*conn] // guarded by sniffer.mu
+	shake   *spot[*conn] // guarded by sniffer.mu
+	link    *link
+	once    sync.Once
+	first   [1]byte
+	held    bool // first is to be read again; only the reader
 }
 
 // Read returns the held byte first. It may return that byte alone, which every
@@ -255,7 +281,7 @@ func (c *conn) Read(p []byte) (int, error) {
 // Close closes the connection and frees its place.
 func (c *conn) Close() error {
 	c.once.Do(func() {
-		c.leave()
+		c.sniffer.leave(c)
 		c.link.leave()
 	})
 	return c.Conn.Close()

@@ -119,7 +119,7 @@ func TestManySilentConnectionsKeepNobodyOut(t *testing.T) {
 	silent := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return s.line.Len()
+		return s.shaking.size
 	}
 	for range maxHandshakes + 50 {
 		c, err := net.Dial("tcp", inner.Addr().String())

@@ -44,7 +44,7 @@ func (s *Server) syncLite(ctx context.Context, req *pb.SyncLiteSubscriptionReque
 	if st != nil {
 		return st
 	}
-	if _, ok := s.clients.see(r.ClientID, pb.ClientType_CLIENT_TYPE_UNSPECIFIED); !ok {
+	if _, ok := s.clients.see(ctx, r.ClientID, pb.ClientType_CLIENT_TYPE_UNSPECIFIED); !ok {
 		return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")
 	}
 	return statusOf(s.store.SyncLite(ctx, r))

@@ -150,7 +150,7 @@ func (s *Server) pullRequest(ctx context.Context, req *pb.PullMessageRequest, no
 		return r, st
 	}
 	id, _ := clientID(ctx) // judged before
-	info, _ := s.clients.see(id, pb.ClientType_PULL_CONSUMER)
+	info, _ := s.clients.see(ctx, id, pb.ClientType_PULL_CONSUMER)
 	if r.Wait, st = s.pollTime(ctx, req, info, now); st != nil {
 		return r, st
 	}

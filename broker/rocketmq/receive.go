@@ -159,7 +159,7 @@ func (s *Server) receiveRequest(ctx context.Context, req *pb.ReceiveMessageReque
 		kind = pb.ClientType_PUSH_CONSUMER
 	}
 	// A full registry still serves, but cannot renew for a client that it does not know.
-	info, known := s.clients.see(id, kind)
+	info, known := s.clients.see(ctx, id, kind)
 	if r.Wait, st = s.pollTime(ctx, req, info, now); st != nil {
 		return r, st
 	}

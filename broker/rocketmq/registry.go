@@ -1,6 +1,8 @@
 package rocketmq
 
 import (
+	"context"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -40,6 +42,9 @@ type client struct {
 	told     int64        // when the store was told of its end, as lastSeen; -1 = never; guarded by registry.mu
 
 	silent atomic.Int32 // checks that it was sent since it last said anything of a half message
+
+	id   string
+	spot *spot[*client] // its place; guarded by registry.mu
 }
 
 // session is one Telemetry stream.
@@ -49,10 +54,13 @@ type session struct {
 	checks chan check    // for the stream's writer; capacity maxCommands
 	lost   chan lostLite // likewise
 
-	topics  []zone.Topic   // about which it is asked; guarded by registry.mu
-	settled bool           // its Settings have come; guarded by registry.mu
-	client  *client        // guarded by registry.mu; nil before attach
-	written []writtenCheck // checks, oldest first; its handler's
+	topics  []zone.Topic    // about which it is asked; guarded by registry.mu
+	settled bool            // its Settings have come; guarded by registry.mu
+	client  *client         // guarded by registry.mu; nil before attach
+	from    netip.Addr      // of its client; set before attach
+	spot    *spot[*session] // as client.spot
+	counts  bool            // it is one of registry.streams; guarded by registry.mu
+	written []writtenCheck  // checks, oldest first; its handler's
 }
 
 func newSession() *session {
@@ -70,10 +78,13 @@ type registry struct {
 	mu      sync.RWMutex
 	clients map[string]*client // guarded by mu
 	full    uint64             // guarded by mu; clients, or their streams, that found no place
-	streams int                // guarded by mu; attached, at most two for each client that may be: one may come back before its old one has ended
+	streams int                // guarded by mu; attached and not told to end, at most two for each client that may be: one may come back before its old one has ended
 	away    map[string]*client // guarded by mu; of these: without a stream
 	swept   int64              // guarded by mu; when forgetBrief has looked last
 	left    []string           // guarded by mu; push consumers that said goodbye since the last takeGone
+
+	crowd   crowd[*client]  // guarded by mu; of clients
+	crowded crowd[*session] // guarded by mu; of streams
 
 	producers map[zone.Topic]*roster // guarded by mu; of topics that have any
 	came      func(zone.Topic)       // told of producers that can be asked; nil: nobody wants to know; set before use
@@ -87,13 +98,14 @@ func (r *registry) now() int64 { return int64(time.Since(r.begin)) }
 
 // see notes that the client was heard of and returns what is known of it. A client
 // that is not known is added, as far as the limit allows: known is false then.
-func (r *registry) see(id string, kind pb.ClientType) (info clientInfo, known bool) {
+func (r *registry) see(ctx context.Context, id string, kind pb.ClientType) (info clientInfo, known bool) {
 	r.mu.RLock()
 	c := r.clients[id]
 	r.mu.RUnlock()
 	if c == nil {
+		from := clientAddr(ctx)
 		r.mu.Lock()
-		c = r.add(id, clientInfo{kind: kind})
+		c = r.add(id, clientInfo{kind: kind}, from)
 		r.mu.Unlock()
 		if c == nil {
 			return clientInfo{kind: kind}, false
@@ -129,24 +141,62 @@ func (r *registry) heard(id string) {
 }
 
 // add returns the client, made if the limit allows; the caller holds mu.
-func (r *registry) add(id string, info clientInfo) *client {
+func (r *registry) add(id string, info clientInfo, from netip.Addr) *client {
 	if c := r.clients[id]; c != nil {
 		return c
 	}
 	if len(r.clients) >= r.max && !r.forgetBrief() {
 		r.full++
-		return nil
+		s := r.crowd.yields(from)
+		if s == nil {
+			return nil
+		}
+		r.end(s.place)
 	}
-	c := &client{broke: -1, told: -1, added: r.now()}
+	c := &client{id: id, broke: -1, told: -1, added: r.now()}
 	c.info.Store(&info)
 	c.lastSeen.Store(c.added)
+	c.spot = r.crowd.enter(from, c)
 	r.clients[id], r.away[id] = c, c
 	return c
 }
 
-// A client that was heard of for less than briefTime, and has had no stream, gives its
-// place to another when there is none: clients open one at once, so that ids that are
-// made up for a call each keep none of them out. It is looked for them every sweepBrief.
+// forget takes a client out of the registry, whatever streams it has. mu is held.
+func (r *registry) forget(c *client) {
+	r.leave(c.id, c)
+	r.crowd.leave(c.spot)
+	delete(r.clients, c.id)
+	delete(r.away, c.id)
+}
+
+// end forgets a client and ends its streams. mu is held.
+func (r *registry) end(c *client) {
+	for _, s := range c.sessions {
+		r.endStream(s)
+	}
+	r.forget(c)
+}
+
+// endStream has a stream end, which holds no place from now on. mu is held.
+func (r *registry) endStream(s *session) {
+	s.stop()
+	r.unseat(s)
+	r.uncount(s)
+}
+
+// uncount frees the place of a stream. mu is held.
+func (r *registry) uncount(s *session) {
+	if s.counts {
+		s.counts = false
+		r.streams--
+		r.crowded.leave(s.spot)
+	}
+}
+
+// A client that is gone gives its place to another when there is none, and so does one
+// that was heard of for less than briefTime and has had no stream: clients open one at
+// once, so that ids that are made up for a call each keep none of them out. It is looked
+// for them every sweepBrief.
 const (
 	briefTime  = time.Second
 	sweepBrief = 100 * time.Millisecond
@@ -159,12 +209,11 @@ func (r *registry) forgetBrief() bool {
 		return false
 	}
 	r.swept = now
-	for id, c := range r.away {
+	for _, c := range r.away {
 		seen := c.lastSeen.Load()
-		if c.broke < 0 && seen-c.added < int64(briefTime) && now-seen >= int64(briefTime) {
-			r.leave(id, c)
-			delete(r.clients, id)
-			delete(r.away, id)
+		brief := c.broke < 0 && seen-c.added < int64(briefTime) && now-seen >= int64(briefTime)
+		if brief || !c.lives(now) {
+			r.forget(c)
 		}
 	}
 	return len(r.clients) < r.max
@@ -175,22 +224,26 @@ func (r *registry) forgetBrief() bool {
 func (r *registry) attach(id string, s *session) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := r.add(id, clientInfo{})
-	if c == nil {
-		return false
-	}
 	if r.streams >= 2*r.max {
 		r.full++
+		other := r.crowded.yields(s.from)
+		if other == nil {
+			return false
+		}
+		r.endStream(other.place)
+	}
+	c := r.add(id, clientInfo{}, s.from)
+	if c == nil {
 		return false
 	}
 	c.lastSeen.Store(r.now())
 	delete(r.away, id)
 	s.client = c
+	s.counts, s.spot = true, r.crowded.enter(s.from, s)
 	r.streams++
 	c.sessions = append(c.sessions, s)
 	if len(c.sessions) > maxSessions {
-		c.sessions[0].stop()
-		r.unseat(c.sessions[0])
+		r.endStream(c.sessions[0])
 		c.sessions = c.sessions[1:]
 	}
 	return true
@@ -229,7 +282,7 @@ func (r *registry) remove(id string, s *session) (seated declared) {
 	defer r.mu.Unlock()
 	asked := len(s.topics) > 0
 	r.unseat(s)
-	r.streams--
+	r.uncount(s)
 	if c := r.clients[id]; c != nil {
 		had := len(c.sessions)
 		c.sessions = slices.DeleteFunc(c.sessions, func(o *session) bool { return o == s })
@@ -255,10 +308,8 @@ func (r *registry) dismiss(id string) (sessions []*session) {
 		for _, s := range sessions {
 			r.unseat(s)
 		}
-		r.leave(id, c)
+		r.forget(c)
 	}
-	delete(r.clients, id)
-	delete(r.away, id)
 	return sessions
 }
 
@@ -286,17 +337,10 @@ func (r *registry) expire() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.now()
-	for id, c := range r.clients {
-		if now-c.lastSeen.Load() < int64(clientTTL) {
-			continue
+	for _, c := range r.clients {
+		if now-c.lastSeen.Load() >= int64(clientTTL) {
+			r.end(c)
 		}
-		for _, s := range c.sessions {
-			s.stop()
-			r.unseat(s)
-		}
-		r.leave(id, c)
-		delete(r.clients, id)
-		delete(r.away, id)
 	}
 }
 

@@ -49,7 +49,7 @@ func (s *Server) settling(ctx context.Context, group, topic *pb.Resource) (zone.
 	if st != nil {
 		return "", "", refuse(pb.Code_INVALID_RECEIPT_HANDLE, st.GetMessage())
 	}
-	s.clients.see(id, pb.ClientType_CLIENT_TYPE_UNSPECIFIED)
+	s.clients.see(ctx, id, pb.ClientType_CLIENT_TYPE_UNSPECIFIED)
 	return g, t, nil
 }
 

@@ -33,6 +33,7 @@ func (s *Server) Telemetry(stream grpc.BidiStreamingServer[pb.TelemetryCommand, 
 	}
 	defer l.streamEnded()
 	sess := newSession()
+	sess.from = clientAddr(stream.Context())
 	if !s.clients.attach(id, sess) {
 		return status.Error(codes.ResourceExhausted, "too many clients")
 	}
@@ -105,7 +106,7 @@ func (t *telemetry) serve(in <-chan *pb.Settings) error {
 		case err := <-t.ended:
 			return endOf(err)
 		case <-t.sess.end:
-			return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
+			return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat, or the address has too many")
 		case <-t.Context().Done():
 			return t.Context().Err()
 		case <-t.stopping.Done():
@@ -166,7 +167,7 @@ func (t *telemetry) check(c check) error {
 		return err
 	case <-t.sess.end:
 		c.back.Lost(false)
-		return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat")
+		return status.Error(codes.Unavailable, "superseded by newer streams of this client, or no heartbeat, or the address has too many")
 	default:
 	}
 	return t.sendCheck(t, c)
@@ -222,13 +223,13 @@ func (s *Server) heartbeat(ctx context.Context, req *pb.HeartbeatRequest) *pb.St
 	k := req.GetClientType()
 	if _, known := pb.ClientType_name[int32(k)]; !known {
 		k = pb.ClientType_CLIENT_TYPE_UNSPECIFIED // of a newer client: its Settings say what it is
-		s.clients.see(id, k)
+		s.clients.see(ctx, id, k)
 		return statusOK
 	}
 	switch k {
 	case pb.ClientType_PRODUCER, pb.ClientType_PUSH_CONSUMER, pb.ClientType_SIMPLE_CONSUMER, pb.ClientType_PULL_CONSUMER,
 		pb.ClientType_LITE_PUSH_CONSUMER, pb.ClientType_LITE_SIMPLE_CONSUMER:
-		if _, ok := s.clients.see(id, k); !ok {
+		if _, ok := s.clients.see(ctx, id, k); !ok {
 			return refuse(pb.Code_TOO_MANY_REQUESTS, "too many clients")
 		}
 		return statusOK

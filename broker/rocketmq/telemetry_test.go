@@ -326,7 +326,7 @@ func TestRegistryOverTime(t *testing.T) {
 		s := newSession()
 		r.attach("stream", s)
 		r.settings("stream", s, clientInfo{kind: pb.ClientType_PUSH_CONSUMER, poll: time.Second})
-		r.see("quiet", pb.ClientType_PRODUCER)
+		r.see(t.Context(), "quiet", pb.ClientType_PRODUCER)
 		time.Sleep(aliveTTL)
 		if r.alive("quiet") {
 			t.Error("a client without stream and heartbeat counts as alive")
@@ -334,9 +334,9 @@ func TestRegistryOverTime(t *testing.T) {
 		if !r.alive("stream") {
 			t.Error("a client with a stream does not count as alive")
 		}
-		r.see("busy", pb.ClientType_PRODUCER)
+		r.see(t.Context(), "busy", pb.ClientType_PRODUCER)
 		time.Sleep(clientTTL - aliveTTL - time.Second)
-		r.see("busy", 0)
+		r.see(t.Context(), "busy", 0)
 		r.expire()
 		if r.size() != 3 {
 			t.Errorf("%d clients before the time, want 3", r.size())

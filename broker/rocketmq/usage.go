@@ -26,6 +26,6 @@ func (s *sniffer) Usage() []bounds.Usage {
 	defer s.mu.Unlock()
 	return []bounds.Usage{
 		{Name: "client.connections", Unit: "connection", Depth: int64(s.open), Limit: int64(s.limit), Full: s.full},
-		{Name: "client.handshakes", Unit: "connection", Depth: int64(s.line.Len()), Limit: maxHandshakes, Full: s.givenUp},
+		{Name: "client.handshakes", Unit: "connection", Depth: int64(s.shaking.size), Limit: maxHandshakes, Full: s.givenUp},
 	}
 }
