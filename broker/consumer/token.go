@@ -45,7 +45,7 @@ func PeekToken(text string) ([]byte, error) {
 
 func splitToken(text string) (data, sum []byte, err error) {
 	b, err := handleEncoding.DecodeString(text)
-	if err != nil || len(b) <= tokenMAC {
+	if err != nil || len(b) <= tokenMAC || len(text) != handleEncoding.EncodedLen(len(b)) { // line breaks are passed over
 		return nil, nil, &HandleError{Reason: ReasonMalformed}
 	}
 	return b[:len(b)-tokenMAC], b[len(b)-tokenMAC:], nil

@@ -86,7 +86,7 @@ func decode(text string) ([]byte, error) {
 		return nil, ErrMalformed
 	}
 	b, err := idEncoding.DecodeString(text)
-	if err != nil || len(b) <= idGroup || b[0] != idVersion {
+	if err != nil || len(text) != idEncoding.EncodedLen(len(b)) || len(b) <= idGroup || b[0] != idVersion { // line breaks are passed over
 		return nil, ErrMalformed
 	}
 	return b, nil
