@@ -33,5 +33,8 @@
 // body of JSON, so that no web page can send it in an operator's name, and over
 // TLS it takes an operator's certificate.
 //
+// Connections are bounded; one more ends the one that has been without a request for
+// longest.
+//
 // Goroutines: Run owns the listener's and joins it. Nothing here is ordered.
 package admin

@@ -47,6 +47,7 @@ type Server struct {
 	metrics http.Handler
 
 	operator func(*tls.ConnectionState) error // see Options
+	conns    *conns
 
 	searches chan struct{} // holds one for each running request that reads the log
 
@@ -94,7 +95,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, o.TLS)
 	}
-	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches)}
+	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches), conns: newConns(maxConns)}
 	s.http = &http.Server{
 		Handler:           s.joined(s.routes(&o)),
 		ReadHeaderTimeout: headerTimeout,
@@ -102,6 +103,8 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
+		ConnContext:       s.conns.open,
+		ConnState:         s.conns.changed,
 		ErrorLog:          slog.NewLogLogger(o.Logger.Handler(), slog.LevelDebug),
 	}
 	return s, nil
@@ -138,6 +141,7 @@ func (s *Server) joined(h http.Handler) http.Handler {
 			return
 		}
 		defer s.running.Done()
+		defer s.conns.serving(r)()
 		h.ServeHTTP(w, r)
 	})
 }
