@@ -162,11 +162,11 @@ func (l *Log) readAll(ctx context.Context, s *segment, end record.Position) erro
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		next, err := at, error(nil)
-		if buf, next, err = l.readFrames(s, buf[:0], at, end, scanChunk); err != nil {
+		frames, next, err := l.readFrames(s, buf[:0], at, end, scanChunk)
+		if err != nil {
 			return err
 		}
-		at = next
+		buf, at = frames, next
 	}
 	return nil
 }
