@@ -54,7 +54,8 @@
 // again soon after. Sessions that are on the wrong path then get Drain, some at
 // a time, and open again; nothing is lost, since the destination knows what it
 // has. Of several detours the fastest is taken, and left for another only when
-// it is gone or clearly slower. The choice is pure (route.go).
+// it is gone or clearly slower. The choice is pure (route.go). Sessions whose link
+// has a better connection for them are asked in the same way, fewer at a time.
 //
 // # Bounds
 //

@@ -94,6 +94,9 @@ type Options struct {
 	// block.
 	Announce func(draining bool)
 
+	// CPU is link.Options.CPU.
+	CPU func() float64
+
 	Limits Limits
 	Rand   *rand.Rand // for jitter; nil takes a random seed
 	Logger *slog.Logger

@@ -18,6 +18,11 @@ import (
 // within seven seconds, and nobody sees them all open again together.
 const moveAtOnce = 64
 
+// spreadAtOnce is how many sessions are asked with one look to change the
+// connection of their link. It is few: what the others should do is judged anew
+// when these have moved.
+const spreadAtOnce = 4
+
 // pathKey names what a path is chosen for.
 type pathKey struct {
 	city  zone.City
@@ -46,7 +51,8 @@ type paths struct {
 
 	detoured atomic.Uint64 // sessions that took a detour, since the start
 	passed   atomic.Uint64 // sessions that were passed on for other cities
-	moved    atomic.Uint64 // sessions that were asked to change their path
+	moved    atomic.Uint64 // sessions that were asked to change their path or connection
+	spread   atomic.Uint64 // of these: their connection
 	astray   atomic.Uint64 // batches that came to be passed on although they may not enter this city
 }
 
@@ -246,13 +252,14 @@ func (r *Router) moveSessions(ctx context.Context) {
 	}
 }
 
-// misplaced returns sessions of this city whose path is not the chosen one, and
-// marks them. A session whose records may take no detour stays where it is.
+// misplaced returns sessions of this city whose path is not the chosen one, or
+// whose link has a better connection for them, and marks them. A session whose records may take no detour stays where it is.
 func (r *Router) misplaced() []*session {
 	now := *r.paths.now.Load()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var out []*session
+	spread := 0
 	for s := range r.sessions {
 		if len(out) == moveAtOnce {
 			break
@@ -264,6 +271,9 @@ func (r *Router) misplaced() []*session {
 		switch {
 		case s.via != "" && p.reason == PathDirect && p.up:
 		case s.via == "" && p.reason == PathWorse && slices.ContainsFunc(p.detours, func(d detour) bool { return policy.MayEnter(s.residency, d.city) }):
+		case spread < spreadAtOnce && s.displaced():
+			spread++
+			r.paths.spread.Add(1)
 		default:
 			continue
 		}

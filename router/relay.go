@@ -72,6 +72,13 @@ func (s *session) drain(payload []byte) {
 	_ = s.origin.send(wire.Frame{Type: wire.TypeDrain, Session: s.number, Class: s.class, Payload: payload})
 }
 
+// displaced reports whether the session's link has a better connection for it.
+// It is asked when the session can be moved, see link.Session.Displaced.
+func (s *session) displaced() bool {
+	l, ok := s.dest.stream.(*link.Session)
+	return ok && l.Displaced()
+}
+
 // allowed checks the records of a frame that is about to enter, or has entered,
 // a third city. Open told the residency of the first of them only.
 func (s *session) allowed(f *wire.Frame) error {

@@ -62,7 +62,8 @@ type Status struct {
 	Refused  uint64 // sessions refused since the start
 	Detoured uint64 // sessions that took a detour since the start
 	Passed   uint64 // sessions passed on between two other cities since the start
-	Moved    uint64 // sessions asked to change their path since the start
+	Moved    uint64 // sessions asked to change their path or connection since the start
+	Spread   uint64 // of these: the connection of their link
 	Astray   uint64 // batches that came to be passed on although their residency forbids this city: a fault of the router before
 	Passing  int    // sessions that are passed on between two other cities now
 	Brought  []BroughtStatus
@@ -78,6 +79,7 @@ func (r *Router) Status() Status {
 		Node: r.o.Node, City: r.city, Epoch: r.o.Topology().Epoch, Draining: r.draining.Load(),
 		Opened: r.opened.Load(), Refused: r.refused.Load(),
 		Detoured: r.paths.detoured.Load(), Passed: r.paths.passed.Load(), Moved: r.paths.moved.Load(),
+		Spread: r.paths.spread.Load(),
 		Astray: r.paths.astray.Load(),
 		Links:  r.links.Status(), Brokers: r.brokers.Status(),
 	}
@@ -164,6 +166,8 @@ func (r *Router) measure(m metric.Meter) error {
 	first = cmp.Or(first, err)
 	turnedAway := counter("mqrouter.link.refused", "{connection}", "Incoming connections refused before or in their greeting.")
 	reconnects := counter("mqrouter.link.reconnects", "{connection}", "Connections that replaced a lost one.")
+	shape, err := newLinkShape(m)
+	first = cmp.Or(first, err)
 	wireBytes := counter("mqrouter.link.wire", "By", "Bytes on the wire, headers of UDP and IP included.")
 	lost := counter("mqrouter.link.packets.lost", "{packet}", "Packets that loss detection declared lost.")
 	detouring := gauge("mqrouter.router.path.detour", "{path}", "1 when sessions to the city take a detour over a third one.")
@@ -194,11 +198,13 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveFloat64(rtt, l.RTT.Seconds(), all)
 			o.ObserveInt64(reconnects, int64(l.Reconnects), all)
 			o.ObserveInt64(lost, int64(l.Traffic.PacketsLost), all)
+			shape.observe(o, &l, attrs)
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesIn), all, metric.WithAttributes(in))
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesOut), all, metric.WithAttributes(out))
 		}
 		o.ObserveInt64(detoured, int64(s.Detoured))
 		o.ObserveInt64(passed, int64(s.Passed))
+		o.ObserveInt64(shape.spread, int64(s.Spread))
 		o.ObserveInt64(astray, int64(s.Astray))
 		for _, b := range s.Brought {
 			o.ObserveInt64(brought, int64(b.Sessions), metric.WithAttributes(attribute.String("city", string(b.Origin)), attribute.String("via", string(b.Via))))
@@ -215,7 +221,7 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveInt64(payload, int64(c.BytesOut), metric.WithAttributes(city, out))
 		}
 		return nil
-	}, sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload, detouring, ways, changes, detoured, passed, brought, astray)
+	}, append(shape.all(), sessions, opened, refused, turnedAway, up, rtt, reconnects, wireBytes, lost, payload, detouring, ways, changes, detoured, passed, brought, astray)...)
 	return err
 }
 

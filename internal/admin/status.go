@@ -232,6 +232,13 @@ type Link struct {
 	Received   uint64        `json:"received"`   // likewise
 	Reconnects uint64        `json:"reconnects"` // connections that replaced a lost one
 	Problem    string        `json:"problem,omitempty"`
+
+	Connections int           `json:"connections"`     // the link's own and those for sessions
+	Out         float64       `json:"out"`             // bytes of sessions a second, sent
+	In          float64       `json:"in"`              // likewise, received
+	Loss        float64       `json:"loss"`            // part of the packets sent that were lost, 0 to 1
+	Queue       time.Duration `json:"queue"`           // by which round trips are longer than the shortest
+	Bound       string        `json:"bound,omitempty"` // what keeps it from sending more: cpu, window, peer or path; absent = nothing
 }
 
 // Path describes the way that a router's sessions of a class take to a city.

@@ -58,9 +58,12 @@ func samples() []sample {
 	}
 	corrected := hello
 	corrected.Features, corrected.Correction = FeatureCorrection, 0x01020304
+	extra := hello
+	extra.Role, extra.Features, extra.Extra, extra.Extras = zone.RoleRouter, FeatureExtras, 3, 4
 	return []sample{
 		{"hello", TypeHello, &hello, parser(ParseHello)},
 		{"hello-correction", TypeHello, &corrected, parser(ParseHello)},
+		{"hello-extras", TypeHello, &extra, parser(ParseHello)},
 		{"open", TypeOpen, &Open{
 			Flow: flow, City: "beijing", Group: "bj-r-1", OriginCity: "shanghai",
 			Lineage: []Mark{{Epoch: 1, ID: 11, First: 1}, {Epoch: 2, ID: 12, First: 400}},

@@ -17,6 +17,7 @@ const FeatureCorrection uint64 = 1 << 1
 //	incarnation (8), max frame (4), max sessions (4),
 //	epoch (16), digest (32), destination city (text), class (1)
 //	and with FeatureCorrection: correction (4)
+//	and with FeatureExtras: extra (1), extras (1)
 type Hello struct {
 	// VersionMin and VersionMax are the protocol versions that the node speaks.
 	VersionMin, VersionMax uint16
@@ -35,7 +36,15 @@ type Hello struct {
 	DestinationCity        zone.City // where the connection's flows go; empty = the answering node's city
 	Class                  zone.Class
 	Correction             uint32 // the tag; only with FeatureCorrection
+	// Extra is 0 on a link's own connection, which carries its probes; else this is
+	// one more for its sessions, and the dialler's number for it. Extras is how many
+	// of these the node takes from the peer. Both are 0 without FeatureExtras.
+	Extra, Extras uint8
 }
+
+// FeatureExtras in Hello says that the node takes more connections than one for
+// the sessions of a link.
+const FeatureExtras uint64 = 1 << 3
 
 // Append appends the payload to dst.
 func (h *Hello) Append(dst []byte) []byte {
@@ -57,6 +66,9 @@ func (h *Hello) Append(dst []byte) []byte {
 	dst = append(dst, byte(h.Class))
 	if h.Features&FeatureCorrection != 0 {
 		dst = le.AppendUint32(dst, h.Correction)
+	}
+	if h.Features&FeatureExtras != 0 {
+		dst = append(dst, h.Extra, h.Extras)
 	}
 	return dst
 }
@@ -85,6 +97,9 @@ func ParseHello(b []byte) (Hello, error) {
 	h.Class = zone.Class(r.u8("class"))
 	if h.Features&FeatureCorrection != 0 {
 		h.Correction = r.u32("correction")
+	}
+	if h.Features&FeatureExtras != 0 {
+		h.Extra, h.Extras = r.u8("extra"), r.u8("extras")
 	}
 	return h, r.done()
 }

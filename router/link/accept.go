@@ -11,6 +11,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // errBusy refuses a connection before it costs more than a packet.
@@ -59,6 +60,22 @@ func (m *Manager) acceptLoop(ctx context.Context, ln *quic.Listener) error {
 	}
 }
 
+// mostConnections returns how many connections there may be for another one to
+// be taken. Extra ones leave half of the places to links that have none yet.
+func (m *Manager) mostConnections(extra bool) int64 {
+	most := int64(m.o.Limits.Connections)
+	if extra {
+		most /= 2
+	}
+	return most
+}
+
+// extrasOf returns how many extra connections a link of the class takes.
+func (m *Manager) extrasOf(class zone.Class) int {
+	x := newExtras(m.o.Limits.parallel(class))
+	return x.takes()
+}
+
 // incoming is the acceptor's half of the greeting.
 func (m *Manager) incoming(ctx context.Context, qc *quic.Conn) {
 	start := time.Now()
@@ -95,14 +112,16 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 		return refused(wire.CodeUnsupported, "class %d", h.Class)
 	case m.drains():
 		return refused(wire.CodeDraining, "about to stop")
-	case m.connections.Load() >= int64(m.o.Limits.Connections):
+	case m.connections.Load() >= m.mostConnections(h.Extra != 0):
 		return refused(wire.CodeTooMany, "%d connections", m.connections.Load())
+	case h.Extra != 0 && m.extrasOf(h.Class) == 0:
+		return refused(wire.CodeUnsupported, "extra connections of class %d", h.Class)
 	}
 	l, err := m.linkTo(Key{id.Name, h.Class}, id.City)
 	if err != nil {
 		return err
 	}
-	hello := m.hello(id.City, h.Class)
+	hello := m.hello(id.City, h.Class, int(h.Extra))
 	lease := m.lease(qc, id.Name, hello)
 	enable(lease, qc, &h)
 	if err := sendHello(stream, hello); err != nil {
@@ -111,7 +130,7 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 	if !stop() {
 		return context.DeadlineExceeded
 	}
-	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, start: time.Now()}
+	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: h.Extra != 0, start: time.Now()}
 	if !l.tell(message{ev: evUp{}, conn: c}) {
 		return refused(wire.CodeShutdown, "stopping")
 	}

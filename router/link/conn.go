@@ -27,6 +27,7 @@ type conn struct {
 	peer    wire.Hello
 	lease   *fec.Lease // in the corrected stream; nil = none
 	attempt uint64     // 0: the peer dialled
+	extra   bool       // it is one more for sessions, without the link's control
 	id      uint64     // given by the link's loop before run
 	start   time.Time
 
@@ -37,6 +38,10 @@ type conn struct {
 	replied atomic.Uint64 // nonce of the last answer
 	rtt     atomic.Int64  // smoothed round trip of probes, nanoseconds; 0 = not measured
 	minRTT  atomic.Int64
+
+	meter // what this end sends and receives, see load.go
+
+	toMove atomic.Int64 // sessions of this end that would do better elsewhere; see Session.Displaced
 
 	reach atomic.Pointer[heardReach] // what the peer told last; nil = nothing yet
 
@@ -155,7 +160,9 @@ func (c *conn) readControl() error {
 func (c *conn) probe() {
 	p := wire.Probe{Nonce: c.nonce.Add(1), SentAt: uint64(time.Since(c.start))}
 	c.say(wire.TypeProbe, p.Append(nil))
-	c.sayReach()
+	if !c.extra {
+		c.sayReach()
+	}
 }
 
 // measure takes an answer: a nonce that was sent and not answered yet.
@@ -210,14 +217,21 @@ func (c *conn) traffic() Traffic {
 }
 
 // hello returns this node's greeting to a node of the city.
-func (m *Manager) hello(to zone.City, class zone.Class) *wire.Hello {
+// extra is the number of a connection beside the link's own one.
+func (m *Manager) hello(to zone.City, class zone.Class, extra int) *wire.Hello {
 	epoch, digest := m.o.Epoch()
+	takes := m.extrasOf(class)
+	var features uint64
+	if takes > 0 {
+		features |= wire.FeatureExtras
+	}
 	return &wire.Hello{
-		VersionMin: protocolVersion, VersionMax: protocolVersion,
+		Features: features, VersionMin: protocolVersion, VersionMax: protocolVersion,
 		Deployment: m.o.Deployment, Role: zone.RoleRouter, City: m.o.City, Node: m.o.Node,
 		Incarnation: m.o.Incarnation, MaxFrame: uint32(m.o.Limits.MaxPayload),
 		MaxSessions: uint32(m.o.Limits.Sessions), Epoch: epoch, Digest: digest,
 		DestinationCity: to, Class: class,
+		Extra: uint8(extra), Extras: uint8(takes),
 	}
 }
 

@@ -17,10 +17,10 @@ import (
 
 // dial makes one attempt and tells the link's loop how it ended. One deadline
 // covers dial, TLS and greeting.
-func (m *Manager) dial(ctx context.Context, l *link, attempt uint64) {
+func (m *Manager) dial(ctx context.Context, l *link, attempt uint64, extra int) {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Timing.Handshake)
 	defer cancel()
-	c, err := m.attempt(ctx, l, attempt)
+	c, err := m.attempt(ctx, l, attempt, extra)
 	if err != nil {
 		l.tell(message{ev: evFailed{attempt}, err: err})
 		return
@@ -30,7 +30,7 @@ func (m *Manager) dial(ctx context.Context, l *link, attempt uint64) {
 	}
 }
 
-func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64) (*conn, error) {
+func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra int) (*conn, error) {
 	peer := l.peer.Load()
 	fail := func(op string, err error) error {
 		var own *Error
@@ -52,7 +52,7 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64) (*conn, 
 		return nil, fail("dial", err)
 	}
 	l.tell(message{ev: evConnected{attempt}})
-	c, err := m.greet(ctx, qc, l, peer)
+	c, err := m.greet(ctx, qc, l, peer, extra)
 	if err != nil {
 		_ = qc.CloseWithError(quic.ApplicationErrorCode(codeOf(err)), "")
 		return nil, fail("greet", err)
@@ -62,7 +62,7 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64) (*conn, 
 }
 
 // greet is the dialler's half of the greeting.
-func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer) (*conn, error) {
+func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer, extra int) (*conn, error) {
 	id, err := m.identity(qc)
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	hello := m.hello(peer.City, l.key.Class)
+	hello := m.hello(peer.City, l.key.Class, extra)
 	lease := m.lease(qc, peer.Node, hello)
 	if err := sendHello(stream, hello); err != nil {
 		return nil, err
@@ -88,11 +88,14 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer)
 	if h.Class != l.key.Class {
 		return nil, refused(wire.CodeMalformed, "the greeting is for class %d", h.Class)
 	}
+	if extra != 0 && int(h.Extra) != extra {
+		return nil, refused(wire.CodeUnsupported, "the peer takes no extra connection")
+	}
 	if !stop() {
 		return nil, context.DeadlineExceeded
 	}
 	enable(lease, qc, &h)
-	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, start: time.Now()}, nil
+	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: extra != 0, start: time.Now()}, nil
 }
 
 // tlsConfig returns the configuration to dial peer with, or to accept with.

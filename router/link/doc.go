@@ -1,5 +1,6 @@
 // Package link keeps the QUIC links of a router: one for each pair of (router
-// of another city, class), over one UDP socket.
+// of another city, class), over one UDP socket, with more connections than one
+// where that pays.
 //
 // It owns: the socket's transport, dialling and accepting, the greeting, the
 // probes, the streams of sessions and their bounds, and what is told about a
@@ -32,9 +33,27 @@
 // answered for Timing.RedAfter is torn down, whatever its acknowledgements say,
 // and dialled again: health is progress.
 //
+// # Extra connections
+//
+// A link of class bulk may have extra connections for its sessions (file
+// extras.go, and demand.go for how many, both pure). The end that needs them dials
+// them, with a number in its greeting, and alone retires them:
+//
+//	dialler                                acceptor
+//	control: Hello (extra n) -->       <-- control: Hello (extra n)
+//	control: Probe        <->  control: ProbeReply
+//	control: Drain        -->              no new sessions; closed when idle
+//
+// Both ends put new sessions on the extra connection with the fewest of theirs;
+// while there is one, the link's own takes none. A session stays where it was
+// opened; [Session.Displaced] tells who opened it that it would do better anew. A
+// peer whose greeting takes no extra connections is dialled none, and links of
+// class urgent have none.
+//
 // # Bounds
 //
-// Handshakes, connections, connections of one link, sessions of a connection,
+// Handshakes, attempts and connections of one link, connections altogether (of
+// which extra ones leave half to others), sessions of a connection,
 // frames and windows are capped, see [Limits]. The stream windows of a
 // connection fit its connection window together, so that streams that nobody
 // reads do not stop the others. A stream that cannot pass a byte on for

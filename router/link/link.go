@@ -44,8 +44,10 @@ type Status struct {
 	RTT         time.Duration // smoothed, of probes; 0 = not measured
 	MinRTT      time.Duration
 	Sessions    int // of both ends
-	Connections int
-	Attempts    int        // dials in progress
+	Connections int // the link's own and extra ones, those that wait to be idle included
+	Wanted      int // connections that this end wants for its sessions; 1 = the link's own
+	Attempts    int // dials in progress
+	Rates       Rates
 	Reconnects  uint64     // connections that replaced a lost one
 	Epoch       zone.Epoch // the peer's topology when it greeted
 	Digest      zone.Digest
@@ -73,13 +75,16 @@ type link struct {
 	events chan message
 	ended  <-chan struct{}
 
-	peer    atomic.Pointer[Peer] // nil until somebody wants the link
-	current atomic.Pointer[conn] // for new sessions; nil = none
+	peer     atomic.Pointer[Peer]    // nil until somebody wants the link
+	current  atomic.Pointer[conn]    // stands for the link; nil = none
+	carriers atomic.Pointer[[]*conn] // take new sessions in its place; nil = none. Never changed
 
 	// Only the loop uses these.
 	machine *machine
 	cancels map[uint64]context.CancelFunc
 	nextID  uint64
+	extras  uint64 // dialled so far
+	sampler sampler
 
 	mu       sync.Mutex
 	conns    map[uint64]*conn // guarded by mu; only the loop changes it
@@ -90,7 +95,7 @@ type link struct {
 func newLink(m *Manager, key Key, city zone.City, now time.Time) *link {
 	l := &link{
 		m: m, key: key, events: make(chan message, linkEvents), ended: m.stopping,
-		machine: newMachine(m.o.Timing, m.o.Node < key.Node, m.jitter, now),
+		machine: newMachine(m.o.Timing, m.o.Node < key.Node, m.o.Limits.parallel(key.Class), m.jitter, now),
 		cancels: make(map[uint64]context.CancelFunc), conns: make(map[uint64]*conn),
 	}
 	l.status = Status{Node: key.Node, City: city, Class: key.Class, Since: now}
@@ -126,6 +131,7 @@ func (l *link) run(ctx context.Context) {
 		l.handle(ctx, &wg, msg)
 	}
 	l.current.Store(nil)
+	l.carriers.Store(nil)
 	for _, cancel := range l.cancels {
 		cancel()
 	}
@@ -154,7 +160,7 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 	now := time.Now()
 	switch e := msg.ev.(type) {
 	case evUp:
-		if e.attempt != 0 && l.machine.attempt(e.attempt) < 0 {
+		if e.attempt != 0 && !l.machine.expects(e.attempt) {
 			// Another attempt was faster.
 			msg.conn.close(wire.CodeSuperseded, "another connection has taken over")
 			return
@@ -162,6 +168,7 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 		l.nextID++
 		msg.conn.id, e.conn = l.nextID, l.nextID
 		e.incarnation = uint64(msg.conn.peer.Incarnation)
+		e.extra, e.takes = msg.conn.extra, int(msg.conn.peer.Extras)
 		msg.ev = e
 		l.adopt(ctx, wg, msg.conn)
 		if cancel := l.cancels[e.attempt]; cancel != nil {
@@ -179,6 +186,9 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 		l.fault(now, msg.err)
 	}
 	l.carryOut(ctx, wg, l.machine.step(now, msg.ev))
+	if s, ok := l.sample(now); ok {
+		l.carryOut(ctx, wg, l.machine.step(now, evLoad{s}))
+	}
 	var idle []uint64
 	l.machine.retiring(func(id uint64) {
 		if c := l.conns[id]; c == nil || c.sessions.Load() == 0 {
@@ -227,10 +237,21 @@ func (l *link) fault(now time.Time, err error) {
 func (l *link) carryOut(ctx context.Context, wg *sync.WaitGroup, effects []effect) {
 	for _, e := range effects {
 		switch e.kind {
+		case doRetire:
+			if c := l.conns[e.id]; c != nil {
+				d := wire.Drain{}
+				c.say(wire.TypeDrain, d.Append(nil))
+			}
 		case doDial:
 			attempt, cancel := context.WithCancel(ctx)
 			l.cancels[e.id] = cancel
-			wg.Go(func() { l.m.dial(attempt, l, e.id) })
+			wg.Go(func() { l.m.dial(attempt, l, e.id, 0) })
+		case doExtra:
+			attempt, cancel := context.WithCancel(ctx)
+			l.cancels[e.id] = cancel
+			l.extras++
+			number := int((l.extras-1)%maxExtraNumber) + 1
+			wg.Go(func() { l.m.dial(attempt, l, e.id, number) })
 		case doCancel:
 			if cancel := l.cancels[e.id]; cancel != nil {
 				cancel()
@@ -260,10 +281,12 @@ func (l *link) end(id uint64, code wire.Code, text string) {
 func (l *link) publish() {
 	m := l.machine
 	l.current.Store(l.conns[m.current()]) // nil for 0, which no connection has
+	l.publishCarriers()
 	l.mu.Lock()
 	before := l.status.State
 	l.status.State, l.status.Since = m.state, m.since
-	l.status.Connections, l.status.Attempts = len(m.conns), len(m.attempts)
+	l.status.Connections, l.status.Attempts = len(m.conns)+len(m.extras.conns), len(m.attempts)+len(m.extras.attempts)
+	l.status.Wanted = m.extras.demand.want
 	l.status.Reconnects = m.reconnects
 	after, fault := l.status, l.status.LastError
 	l.mu.Unlock()

@@ -188,11 +188,7 @@ func (m *Manager) Open(node zone.Node, class zone.Class, number uint64) (*Sessio
 	if l == nil {
 		return nil, ErrNoLink
 	}
-	c := l.current.Load()
-	if c == nil {
-		return nil, ErrNoLink
-	}
-	return c.open(number)
+	return l.open(number)
 }
 
 // Up reports whether the link takes sessions now, and its round trip (0 = not

@@ -43,6 +43,26 @@ type Limits struct {
 	Connections  int // greeted connections altogether; default 1024
 	Handshakes   int // incoming connections at a time that have not greeted; default 64
 	MaxPayload   int // bytes of the largest frame payload; default and most wire.MaxPayload
+	// Parallel is how many connections the sessions of a bulk link may have at a
+	// time; default DefaultParallel, most MaxParallel. With 1 they share the link's
+	// own. An urgent link always has one: what it carries is small, and a queue of
+	// its own is what it is for.
+	Parallel int
+}
+
+// The bounds of Limits.Parallel. Four fill a path of 30 ms without loss with the
+// two cores of a small machine; with random loss goodput grows with the number.
+const (
+	DefaultParallel = 4
+	MaxParallel     = 16
+)
+
+// parallel returns Parallel for a class.
+func (l Limits) parallel(class zone.Class) int {
+	if class != zone.ClassBulk {
+		return 1
+	}
+	return l.Parallel
 }
 
 const controlWindow = 64 << 10 // bytes; a control stream carries small frames only
@@ -58,6 +78,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.Connections, 1024)
 	set(&l.Handshakes, 64)
 	set(&l.MaxPayload, wire.MaxPayload)
+	set(&l.Parallel, DefaultParallel)
+	l.Parallel = min(l.Parallel, MaxParallel)
 	l.MaxPayload = min(l.MaxPayload, wire.MaxPayload)
 	return l
 }
@@ -93,6 +115,11 @@ type Options struct {
 	// Handle serves a session that a peer opened; the session is closed with
 	// wire.CodeOK when it returns. Its context ends with the manager.
 	Handle func(ctx context.Context, s *Session)
+
+	// CPU returns the part of the processors that this process used of late, 0 to
+	// 1; it must not block. A link does not grow when there is none left. Nil: not
+	// known, taken for enough.
+	CPU func() float64
 
 	// Classes are the classes that are dialled; default urgent and bulk.
 	Classes []zone.Class
@@ -130,6 +157,9 @@ func (o Options) withDefaults() Options {
 	o.Timing = o.Timing.withDefaults()
 	if len(o.Classes) == 0 {
 		o.Classes = []zone.Class{zone.ClassUrgent, zone.ClassBulk}
+	}
+	if o.CPU == nil {
+		o.CPU = func() float64 { return 0 }
 	}
 	if o.Identify == nil {
 		o.Identify = peer.IdentityOf

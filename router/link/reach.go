@@ -16,7 +16,7 @@ type heardReach struct {
 // sayReach tells the peer what this node reaches, if the stream takes it at
 // once; the next probe tells it again.
 func (c *conn) sayReach() {
-	if c.m.o.Reach == nil {
+	if c.m.o.Reach == nil || c.extra {
 		return
 	}
 	r := wire.Reach{Cities: c.m.o.Reach(c.link.key.Class)}

@@ -32,6 +32,7 @@ type Session struct {
 	sendMu  sync.Mutex // held while a frame is being written
 	sendBuf []byte     // guarded by sendMu
 	broken  bool       // guarded by sendMu; a frame was cut off
+	period  uint64     // guarded by sendMu; the sample in which it was last counted as busy
 
 	closeOnce sync.Once
 	closed    atomic.Pointer[wire.ClosedError]
@@ -85,6 +86,9 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	n := min(len(f.Payload), sendCopy)
 	buf = append(buf, f.Payload[:n]...)
 	s.sendBuf = buf[:0]
+	if f.Type == wire.TypeBatch {
+		s.conn.seen(&s.period)
+	}
 
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { _ = s.stream.SetWriteDeadline(time.Unix(1, 0)) })
@@ -113,12 +117,14 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 // write writes p; it gives up when no byte was taken for Timing.Write.
 func (s *Session) write(ctx context.Context, p []byte) (sent int, err error) {
 	for {
-		_ = s.stream.SetWriteDeadline(time.Now().Add(s.conn.m.o.Timing.Write))
+		start := time.Now()
+		_ = s.stream.SetWriteDeadline(start.Add(s.conn.m.o.Timing.Write))
 		if err := ctx.Err(); err != nil {
 			return sent, err
 		}
 		n, err := s.stream.Write(p[sent:])
 		sent += n
+		s.conn.sent(n, time.Since(start))
 		switch {
 		case err == nil:
 			return sent, nil
@@ -220,6 +226,7 @@ func (s *Session) fill(ctx context.Context, p []byte, got *int) error {
 		}
 		n, err := s.stream.Read(p[*got:])
 		*got += n
+		s.conn.received(n)
 		switch {
 		case err == nil || *got == len(p):
 		case ctx.Err() != nil:

@@ -86,15 +86,20 @@ const maxConns = 4
 type event interface{ linkEvent() }
 
 type (
-	evTick      struct{}                                    // time has passed
-	evWant      struct{ wanted bool }                       // the peer joined or left the set of peers
-	evConnected struct{ attempt uint64 }                    // TLS is done
-	evFailed    struct{ attempt uint64 }                    // an attempt ended without a connection
-	evUp        struct{ attempt, conn, incarnation uint64 } // greeted; attempt 0: the peer dialled
-	evReply     struct{ conn uint64 }                       // a probe was answered
-	evLost      struct{ conn uint64 }                       // the connection ended
-	evIdle      struct{ conn uint64 }                       // a retiring connection has no sessions
-	evDrain     struct{ conn uint64 }                       // the peer goes away; conn 0: this node does
+	evTick      struct{}                 // time has passed
+	evWant      struct{ wanted bool }    // the peer joined or left the set of peers
+	evConnected struct{ attempt uint64 } // TLS is done
+	evFailed    struct{ attempt uint64 } // an attempt ended without a connection
+	evUp        struct {                 // greeted; attempt 0: the peer dialled
+		attempt, conn, incarnation uint64
+		extra                      bool // it is one more for sessions
+		takes                      int  // extra connections that the peer takes
+	}
+	evReply struct{ conn uint64 } // a probe was answered
+	evLost  struct{ conn uint64 } // the connection ended
+	evIdle  struct{ conn uint64 } // a retiring connection has no sessions
+	evDrain struct{ conn uint64 } // the peer puts nothing more on it; conn 0: this node goes away
+	evLoad  struct{ load }        // a sample of what this end sends
 )
 
 func (evTick) linkEvent()      {}
@@ -106,6 +111,7 @@ func (evReply) linkEvent()     {}
 func (evLost) linkEvent()      {}
 func (evIdle) linkEvent()      {}
 func (evDrain) linkEvent()     {}
+func (evLoad) linkEvent()      {}
 
 // effectKind is what the loop has to do.
 type effectKind uint8
@@ -117,6 +123,8 @@ const (
 	doSilent                        // close connection id: it does not answer
 	doSurplus                       // close connection id: there is a better one
 	doStale                         // close connection id: its peer has restarted
+	doExtra                         // start the attempt id for an extra connection
+	doRetire                        // tell the peer to put nothing more on connection id
 )
 
 // effect is one thing to do for an attempt or a connection.
@@ -140,7 +148,11 @@ type connState struct {
 	unanswered  int       // probes sent since heard
 	retired     time.Time // zero: not retiring
 	draining    bool
+	takes       int // extra connections that the peer takes
 }
+
+// usable reports whether the connection takes new sessions.
+func (c *connState) usable() bool { return c.retired.IsZero() && !c.draining }
 
 // machine decides for one link. It is pure: state, event, time and a random
 // duration in; effects out. Only the link's loop uses it.
@@ -158,11 +170,16 @@ type machine struct {
 	conns      []connState
 	state      State
 	since      time.Time
-	reconnects uint64 // connections that replaced a lost one
+	reconnects uint64        // connections that replaced a lost one
+	rtt        time.Duration // the last that was measured; 0 = never
+
+	extras extras
 }
 
-func newMachine(t Timing, lower bool, jitter func(time.Duration) time.Duration, now time.Time) *machine {
-	return &machine{timing: t, lower: lower, jitter: jitter, state: StateIdle, since: now}
+// newMachine returns the machine of a link whose sessions may have so many
+// connections at a time.
+func newMachine(t Timing, lower bool, connections int, jitter func(time.Duration) time.Duration, now time.Time) *machine {
+	return &machine{timing: t, lower: lower, jitter: jitter, state: StateIdle, since: now, extras: newExtras(connections)}
 }
 
 // step applies an event.
@@ -178,28 +195,44 @@ func (m *machine) step(now time.Time, ev event) []effect {
 	case evFailed:
 		if i := m.attempt(e.attempt); i >= 0 {
 			m.attempts = slices.Delete(m.attempts, i, i+1)
-			m.nextDial = now.Add(m.jitter(m.timing.Redial))
+			at := now.Add(m.jitter(m.timing.Redial))
+			if m.nextDial.Before(at) && m.nextDial.After(now) {
+				at = m.nextDial // another has been begun since
+			}
+			m.nextDial = at
 		}
+		m.extraFailed(now, e.attempt)
 	case evUp:
-		out = m.up(now, e, out)
+		if e.extra {
+			out = m.extraUp(now, e, out)
+		} else {
+			out = m.up(now, e, out)
+		}
 	case evReply:
-		if i := m.conn(e.conn); i >= 0 {
-			m.conns[i].heard, m.conns[i].unanswered = now, 0
+		if c := m.find(e.conn); c != nil {
+			c.heard, c.unanswered = now, 0
 		}
 	case evLost:
 		m.lost(now, e.conn)
 	case evIdle:
-		if i := m.conn(e.conn); i >= 0 && !m.conns[i].retired.IsZero() &&
-			now.Sub(m.conns[i].retired) >= m.timing.Linger {
+		if c := m.find(e.conn); c != nil && !c.retired.IsZero() && now.Sub(c.retired) >= m.timing.Linger {
 			out = append(out, effect{doSurplus, e.conn})
 			m.lost(now, e.conn)
 		}
 	case evDrain:
-		if i := m.conn(e.conn); i >= 0 {
-			m.conns[i].draining = true
+		if c := m.find(e.conn); c != nil {
+			c.draining = true
+			if c.retired.IsZero() && m.conn(e.conn) < 0 {
+				c.retired = now // the dialler closes it; this is in case that it does not
+			}
 		} else if e.conn == 0 {
 			m.closing = true
 		}
+	case evLoad:
+		if e.rtt > 0 {
+			m.rtt = e.rtt
+		}
+		m.extras.demand.sample(now, e.load, m.mostExtras())
 	}
 	out = m.tick(now, out)
 	m.revive()
@@ -223,7 +256,7 @@ func (m *machine) want(now time.Time, wanted bool) {
 func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
 	c := connState{
 		id: e.conn, ours: e.attempt != 0, incarnation: e.incarnation,
-		since: now, heard: now, nextProbe: now,
+		since: now, heard: now, nextProbe: now, takes: e.takes,
 	}
 	for _, a := range m.attempts {
 		if a.id != e.attempt {
@@ -257,7 +290,7 @@ func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
 			i--
 		}
 	}
-	return out
+	return m.extrasOf(c.incarnation, out)
 }
 
 // better reports whether the older connection stays when a newer one came up.
@@ -274,6 +307,7 @@ func (m *machine) better(older, newer *connState) bool {
 func (m *machine) lost(now time.Time, id uint64) {
 	i := m.conn(id)
 	if i < 0 {
+		m.extraLost(now, id)
 		return
 	}
 	m.conns = slices.Delete(m.conns, i, i+1)
@@ -297,8 +331,46 @@ func (m *machine) revive() {
 }
 
 func (m *machine) tick(now time.Time, out []effect) []effect {
-	for i := 0; i < len(m.conns); i++ {
-		c := &m.conns[i]
+	out = m.probe(now, &m.conns, out)
+	out = m.probe(now, &m.extras.conns, out)
+	out = m.tickExtras(now, out)
+	if !m.wanted || m.closing || len(m.conns) > 0 {
+		return out
+	}
+	if !now.Before(m.nextDial) {
+		if most := m.mostAttempts(); most < maxAttempts && len(m.attempts) >= most {
+			// The oldest is kept to its deadline: the path may have become longer.
+			out = append(out, effect{doCancel, m.attempts[1].id})
+			m.attempts = slices.Delete(m.attempts, 1, 2)
+		}
+		if len(m.attempts) < maxAttempts {
+			m.lastID++
+			m.attempts = append(m.attempts, attemptState{id: m.lastID})
+			out = append(out, effect{doDial, m.lastID})
+			// An attempt whose packets were lost waits ever longer before it repeats
+			// them; a fresh one beside it finds a healed path at once.
+			m.nextDial = now.Add(m.timing.Redial)
+		}
+	}
+	return out
+}
+
+// mostAttempts returns how many dials may hang at a time: as many as it takes
+// for one to go through, by the round trip of before, else maxAttempts. One that
+// hangs longer has met the cut; its successors are the ones that will find the
+// path healed. It halves what a node holds for peers that are away.
+func (m *machine) mostAttempts() int {
+	if m.rtt <= 0 {
+		return maxAttempts
+	}
+	// Two round trips to be greeted, and as much again for a packet that is lost.
+	return int(min(3+4*m.rtt/m.timing.Redial, maxAttempts))
+}
+
+// probe probes the connections that are due and ends those that are silent.
+func (m *machine) probe(now time.Time, conns *[]connState, out []effect) []effect {
+	for i := 0; i < len(*conns); i++ {
+		c := &(*conns)[i]
 		if m.silent(c, now) {
 			out = append(out, effect{doSilent, c.id})
 			m.lost(now, c.id)
@@ -310,17 +382,6 @@ func (m *machine) tick(now time.Time, out []effect) []effect {
 			c.nextProbe = now.Add(m.timing.Probe)
 			c.unanswered++
 		}
-	}
-	if !m.wanted || m.closing || len(m.conns) > 0 {
-		return out
-	}
-	if len(m.attempts) < maxAttempts && !now.Before(m.nextDial) {
-		m.lastID++
-		m.attempts = append(m.attempts, attemptState{id: m.lastID})
-		out = append(out, effect{doDial, m.lastID})
-		// An attempt whose packets were lost waits ever longer before it repeats
-		// them; a fresh one beside it finds a healed path at once.
-		m.nextDial = now.Add(m.timing.Redial)
 	}
 	return out
 }
@@ -336,7 +397,7 @@ func (m *machine) settle(now time.Time) {
 	switch {
 	case m.closing:
 		s = StateDraining
-	case m.usable() >= 0:
+	case m.current() != 0:
 		s = StateUp
 	case len(m.conns) > 0:
 		s = StateDraining
@@ -365,12 +426,17 @@ func (m *machine) deadline() time.Time {
 			at = t
 		}
 	}
-	for i := range m.conns {
-		c := &m.conns[i]
-		sooner(c.nextProbe)
-		if c.unanswered >= m.timing.Unanswered {
-			sooner(c.heard.Add(m.timing.RedAfter))
+	for _, conns := range [...][]connState{m.conns, m.extras.conns} {
+		for i := range conns {
+			c := &conns[i]
+			sooner(c.nextProbe)
+			if c.unanswered >= m.timing.Unanswered {
+				sooner(c.heard.Add(m.timing.RedAfter))
+			}
 		}
+	}
+	if m.missingExtras() > 0 {
+		sooner(m.extras.next)
 	}
 	if m.wanted && !m.closing && len(m.conns) == 0 {
 		if len(m.attempts) < maxAttempts {
@@ -383,29 +449,34 @@ func (m *machine) deadline() time.Time {
 	return at
 }
 
-// usable returns the index of the connection for new sessions, or -1.
+// usable returns the index of the link's own connection, or -1.
 func (m *machine) usable() int {
-	for i := range m.conns {
-		if m.conns[i].retired.IsZero() && !m.conns[i].draining {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(m.conns, func(c connState) bool { return c.usable() })
 }
 
-// current returns the connection for new sessions, or 0.
+// current returns the connection that stands for the link, or 0: its own, or an
+// extra one while that is being dialled again.
 func (m *machine) current() uint64 {
-	if i := m.usable(); i >= 0 && !m.closing {
-		return m.conns[i].id
+	if m.closing {
+		return 0
+	}
+	for _, conns := range [...][]connState{m.conns, m.extras.conns} {
+		for i := range conns {
+			if conns[i].usable() {
+				return conns[i].id
+			}
+		}
 	}
 	return 0
 }
 
 // retiring calls fn for the connections that wait to be idle.
 func (m *machine) retiring(fn func(id uint64)) {
-	for i := range m.conns {
-		if !m.conns[i].retired.IsZero() {
-			fn(m.conns[i].id)
+	for _, conns := range [...][]connState{m.conns, m.extras.conns} {
+		for i := range conns {
+			if !conns[i].retired.IsZero() {
+				fn(conns[i].id)
+			}
 		}
 	}
 }
@@ -414,6 +485,19 @@ func (m *machine) attempt(id uint64) int {
 	return slices.IndexFunc(m.attempts, func(a attemptState) bool { return a.id == id })
 }
 
+// conn returns the index of one of the link's own connections, or -1.
 func (m *machine) conn(id uint64) int {
 	return slices.IndexFunc(m.conns, func(c connState) bool { return c.id == id })
+}
+
+// find returns a connection of either kind, or nil.
+func (m *machine) find(id uint64) *connState {
+	for _, conns := range [...][]connState{m.conns, m.extras.conns} {
+		for i := range conns {
+			if conns[i].id == id {
+				return &conns[i]
+			}
+		}
+	}
+	return nil
 }

@@ -20,7 +20,7 @@ type script struct {
 
 func newScript(t *testing.T, lower bool) *script {
 	half := func(d time.Duration) time.Duration { return d / 2 }
-	return &script{t: t, now: epoch, m: newMachine(Timing{}.withDefaults(), lower, half, epoch)}
+	return &script{t: t, now: epoch, m: newMachine(Timing{}.withDefaults(), lower, 1, half, epoch)}
 }
 
 // step applies the event after d and compares effects and state.
@@ -156,7 +156,7 @@ func TestDraining(t *testing.T) {
 func TestMachineKeepsItsPromises(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		m := newMachine(Timing{}.withDefaults(), seed%2 == 0, func(d time.Duration) time.Duration {
+		m := newMachine(Timing{}.withDefaults(), seed%2 == 0, 1, func(d time.Duration) time.Duration {
 			return time.Duration(r.Int64N(int64(d)))
 		}, epoch)
 		now, conn := epoch, uint64(0)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -158,7 +159,7 @@ func printLinks(w io.Writer, all []admin.Status) {
 			state[end{s.Node, l.Peer, l.Class}] = l.State
 		}
 	}
-	t := newTable("LINK", "CITIES", "CLASS", "RTT", "SESSIONS", "SENT", "RECEIVED", "STATE")
+	t := newTable("LINK", "CITIES", "CLASS", "RTT", "LOSS", "CONNECTIONS", "SESSIONS", "SENT", "RECEIVED", "OUT/S", "IN/S", "BOUND BY", "STATE")
 	for _, s := range all {
 		for _, l := range s.Links {
 			if s.Node > l.Peer && state[end{l.Peer, s.Node, l.Class}] == l.State {
@@ -168,7 +169,8 @@ func printLinks(w io.Writer, all []admin.Status) {
 			if l.Problem != "" {
 				state += ": " + l.Problem
 			}
-			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), l.Sessions, size(l.Sent), size(l.Received), state)
+			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), fmt.Sprintf("%.2f%%", 100*l.Loss), l.Connections, l.Sessions,
+				size(l.Sent), size(l.Received), size(uint64(l.Out)), size(uint64(l.In)), cmp.Or(l.Bound, "-"), state)
 		}
 	}
 	section(w, "links between routers", t)

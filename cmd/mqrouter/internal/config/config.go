@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -49,6 +50,10 @@ type Node struct {
 	ScrubRate string `mapstructure:"scrub-rate"`
 
 	Limits Limits `mapstructure:",squash"` // brokers only
+
+	// LinkConnections is how many QUIC connections the sessions of a bulk link may
+	// have at a time: routers only. 0: link.DefaultParallel.
+	LinkConnections int `mapstructure:"link-connections"`
 
 	Trace Trace `mapstructure:",squash"`
 
@@ -90,6 +95,8 @@ func Flags(fs *pflag.FlagSet, role string) {
 		fs.Uint64("leave-group", 0, "last epoch of this broker's log, to start it as its group's only node when the group had several: the refusal to start says which one")
 		consulFlags(fs)
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
+	case "router":
+		fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay")
 	case "coordinator":
 		fs.String("data-dir", "", "folder of the voter's store")
 	case "cachesync":
@@ -169,6 +176,10 @@ func (n Node) Validate(role string) error {
 			errs = append(errs, err)
 		}
 		errs = append(errs, n.Limits.validate(), n.Consul.validate())
+	case "router":
+		if n.LinkConnections < 0 || n.LinkConnections > link.MaxParallel {
+			errs = append(errs, fmt.Errorf("config: link-connections %d: write a number from 1 to %d; 0 stands for %d", n.LinkConnections, link.MaxParallel, link.DefaultParallel))
+		}
 	case "coordinator":
 		need(n.DataDir, "data-dir", "the folder of the voter's store")
 	case "cachesync":

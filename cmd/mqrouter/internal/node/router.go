@@ -12,6 +12,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/router"
+	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -113,6 +114,7 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 		TLS: router.LinkTLS(links), Identify: peer.IdentityOf, PacketConn: conn,
 		Open:     egress.OverPeer(d, n.source.Current().Deployment, n.self.City.Name),
 		Announce: n.announce, Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
+		Limits: router.Limits{Link: link.Limits{Parallel: n.cfg.LinkConnections}}, CPU: n.cpu(),
 	})
 	if err != nil {
 		return err

@@ -224,7 +224,8 @@ func (n *routerNode) Status() admin.Status {
 			up[l.City], problem = true, ""
 		}
 		s.Links = append(s.Links, admin.Link{Peer: string(l.Node), City: string(l.City), Class: l.Class.String(), State: l.State.String(),
-			Since: l.Since, RTT: l.RTT, Sessions: l.Sessions, Sent: l.Traffic.BytesOut, Received: l.Traffic.BytesIn, Reconnects: l.Reconnects, Problem: problem})
+			Since: l.Since, RTT: l.RTT, Sessions: l.Sessions, Sent: l.Traffic.BytesOut, Received: l.Traffic.BytesIn, Reconnects: l.Reconnects, Problem: problem,
+			Connections: l.Connections, Out: l.Rates.Out, In: l.Rates.In, Loss: l.Rates.Loss, Queue: l.Rates.Queue, Bound: boundOf(l.Rates.Bound)})
 	}
 	for _, c := range t.Cities {
 		if c.Name != n.self.City.Name && !up[c.Name] && len(c.Routers) > 0 {
@@ -238,6 +239,14 @@ func (n *routerNode) Status() admin.Status {
 		s.Reasons = append(s.Reasons, "draining")
 	}
 	return s
+}
+
+// boundOf names what a link is bound by; "" = nothing.
+func boundOf(b link.Bound) string {
+	if b == link.BoundNone {
+		return ""
+	}
+	return b.String()
 }
 
 // roundabout says how a city is reached that has no link; "" when it is not.

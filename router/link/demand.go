@@ -1,0 +1,149 @@
+package link
+
+import (
+	"math/bits"
+	"time"
+)
+
+// load is what one sample of a link says about what this end sends on it.
+type load struct {
+	over   time.Duration // length of the sample
+	busy   int           // sessions that sent something
+	waited time.Duration // until connections took their bytes, all sessions together
+	rate   float64       // payload bytes a second
+	loss   float64       // part of the packets sent that were lost, 0 to 1
+	rtt    time.Duration // smoothed, mean of the connections that carry; 0 = not measured
+	minRTT time.Duration // least of them
+	cpu    bool          // the process has no processor left
+}
+
+// The thresholds of demand. They are choices, not measurements of others: see
+// deploy/notes, "a bulk link grows while growing pays".
+const (
+	pressedShare  = 2                     // one session that waits for 1/pressedShare of the time has a backlog
+	pressedFor    = 2                     // samples in a row before the link grows
+	jammedFor     = 4                     // samples in a row before it shrinks
+	jamLoss       = 0.001                 // loss from which a grown round trip is a full queue
+	jamQueue      = 20 * time.Millisecond // least growth of the round trip that is a queue; else half of the least round trip
+	paysFactor    = 1.15                  // goodput after growing over goodput before, below which it did not pay
+	judgeAfter    = 2 * time.Second       // and judgeTrips round trips more: dial, move, slow start
+	judgeTrips    = 10                    //
+	easyFor       = 10 * time.Second      // without need before the link shrinks
+	firstRest     = 15 * time.Second      // before growing is tried again after it did not pay or the path was full
+	longestRest   = 5 * time.Minute       // what firstRest doubles up to
+	smoothing     = 0.5                   // gain of the moving average of goodput
+	maxDemandBits = bits.UintSize         // levels of demand.carried
+)
+
+// pressed reports whether sessions have more to send than is taken.
+func (l load) pressed() bool { return l.busy > 0 && l.waited >= l.over/pressedShare }
+
+// jammed reports whether the path shows a queue that overflows: then more
+// connections take from others what this link has not got to have.
+func (l load) jammed() bool {
+	return l.loss >= jamLoss && l.minRTT > 0 && l.rtt-l.minRTT >= max(jamQueue, l.minRTT/2)
+}
+
+// demand decides how many connections the sessions of a link shall have. It is
+// pure: samples and time in, a number out. It climbs: twice as many while
+// sessions wait, back again when goodput did not follow.
+type demand struct {
+	want    int     // at least 1
+	rate    float64 // goodput, moving average
+	last    float64 // goodput of the sample before this one and this one, the lesser
+	prior   float64 // goodput of the last sample
+	pressed int
+	jammed  int
+	easy    time.Time              // since when less would do; zero = it would not
+	trial   time.Time              // when it grew; zero = that is judged
+	rest    time.Time              // no growth before
+	hold    time.Duration          // how long the next rest is
+	carried [maxDemandBits]float64 // goodput of about 2^i connections when they did not suffice
+}
+
+func newDemand() demand { return demand{want: 1, hold: firstRest} }
+
+func level(n int) int { return bits.Len(uint(n)) - 1 }
+
+// sample takes a sample; most bounds what is wanted.
+func (d *demand) sample(now time.Time, s load, most int) {
+	if d.rate == 0 {
+		d.rate = s.rate
+	}
+	d.rate += (s.rate - d.rate) * smoothing
+	d.last, d.prior = min(s.rate, d.prior), s.rate
+	d.count(s)
+	d.want = max(min(d.want, most), 1)
+	switch {
+	case d.jammed >= jammedFor:
+		d.jammed = 0
+		d.fall(now)
+	case !d.trial.IsZero() && d.pressed == 0:
+		d.trial = time.Time{} // what there was to send has gone: nothing to judge
+	case !d.trial.IsZero():
+		d.judge(now, s)
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !now.Before(d.rest):
+		d.grow(now, min(most, s.busy))
+	}
+	d.relax(now, s)
+}
+
+func (d *demand) count(s load) {
+	d.pressed++
+	if !s.pressed() {
+		d.pressed = 0
+	}
+	d.jammed++
+	if !s.jammed() {
+		d.jammed = 0
+	}
+}
+
+func (d *demand) grow(now time.Time, most int) {
+	if d.want >= most {
+		return
+	}
+	// The lesser of the two: a connection that is young shoots over what it can
+	// hold, and one lost packet halves what it sends for some round trips.
+	d.carried[level(d.want)] = min(d.rate, d.last)
+	d.trial = now
+	d.want = min(2*d.want, most)
+}
+
+// judge looks whether growing has paid: at the end of the trial, or at any time in
+// as long again.
+func (d *demand) judge(now time.Time, s load) {
+	trial := judgeAfter + judgeTrips*s.rtt
+	age := now.Sub(d.trial)
+	switch {
+	case age < trial:
+	case d.rate >= paysFactor*d.carried[level((d.want+1)/2)]:
+		d.trial, d.hold = time.Time{}, firstRest
+	case age >= 2*trial:
+		d.fall(now)
+	}
+}
+
+// fall halves the number and forbids growth for a while, longer each time.
+func (d *demand) fall(now time.Time) {
+	d.want = max(d.want/2, 1)
+	d.trial = time.Time{}
+	d.rest = now.Add(d.hold)
+	d.hold = min(2*d.hold, longestRest)
+}
+
+// relax gives connections back that are not needed: there are fewer sessions
+// than they, or half of them carried twice as much before they did not suffice.
+func (d *demand) relax(now time.Time, s load) {
+	fewer := d.want / 2
+	if d.want == 1 || d.pressed > 0 || s.busy > fewer && 2*d.rate > d.carried[level(fewer)] {
+		d.easy = time.Time{}
+		return
+	}
+	if d.easy.IsZero() {
+		d.easy = now
+	}
+	if now.Sub(d.easy) >= easyFor {
+		d.want, d.easy = fewer, time.Time{}
+	}
+}

@@ -1,0 +1,143 @@
+package link
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// pathModel is what a link of n connections carries over some path, and what is seen.
+type pathModel func(n int) load
+
+// follow feeds a demand with what the path shows for d, two samples a second.
+func follow(d *demand, now *time.Time, over time.Duration, most int, p pathModel) {
+	for end := now.Add(over); now.Before(end); *now = now.Add(500 * time.Millisecond) {
+		s := p(d.want)
+		s.over = 500 * time.Millisecond
+		d.sample(*now, s, most)
+	}
+}
+
+// lossyPath is a path on which each connection carries as much as it can.
+func lossyPath(n int) load {
+	return load{busy: 16, waited: time.Second, rate: float64(n) * 1e6, loss: 0.01, rtt: 31 * time.Millisecond, minRTT: 30 * time.Millisecond}
+}
+
+// fullPath is a path that one connection fills, and that more of them overflow.
+func fullPath(n int) load {
+	return load{busy: 16, waited: time.Second, rate: 12e6, loss: 0.004, rtt: 110 * time.Millisecond, minRTT: 30 * time.Millisecond}
+}
+
+// idlePath is a path on which nobody has to wait.
+func idlePath(rate float64, busy int) pathModel {
+	return func(int) load {
+		return load{busy: busy, rate: rate, rtt: 30 * time.Millisecond, minRTT: 30 * time.Millisecond}
+	}
+}
+
+func TestDemandGrowsWhereConnectionsAddUp(t *testing.T) {
+	d, now := newDemand(), epoch
+	follow(&d, &now, 8*time.Second, 8, lossyPath)
+	if d.want != 8 {
+		t.Errorf("%d connections after 8 s of backlog, want 8", d.want)
+	}
+	follow(&d, &now, time.Hour, 8, lossyPath)
+	if d.want != 8 {
+		t.Errorf("%d connections after an hour, want them to stay", d.want)
+	}
+}
+
+func TestDemandFollowsLimitSessionsAndProcessor(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		most int
+		path pathModel
+		want int
+	}{
+		{"the limit", 3, lossyPath, 3},
+		{"no extra ones taken", 1, lossyPath, 1},
+		{"fewer sessions", 8, func(n int) load { s := lossyPath(n); s.busy = 2; return s }, 2},
+		{"one session", 8, func(n int) load { s := lossyPath(n); s.busy = 1; return s }, 1},
+		{"no processor left", 8, func(n int) load { s := lossyPath(n); s.cpu = true; return s }, 1},
+		{"nobody waits", 8, idlePath(50e6, 16), 1},
+		{"a full queue", 8, fullPath, 1},
+	} {
+		d, now := newDemand(), epoch
+		follow(&d, &now, time.Minute, c.most, c.path)
+		if d.want != c.want {
+			t.Errorf("%s: %d connections, want %d", c.name, d.want, c.want)
+		}
+	}
+}
+
+// TestDemandTakesBackWhatDidNotPay: a path whose bandwidth is the limit, without
+// a sign of it, gets more connections for a moment, ever more rarely.
+func TestDemandTakesBackWhatDidNotPay(t *testing.T) {
+	d, now := newDemand(), epoch
+	grown := 0
+	p := func(n int) load {
+		if n > 1 {
+			grown++
+		}
+		s := lossyPath(1)
+		return s
+	}
+	follow(&d, &now, time.Hour, 8, p)
+	if share := float64(grown) / 7200; share > 0.03 {
+		t.Errorf("more connections than pay for %.1f %% of an hour, want at most 3 %%", 100*share)
+	}
+	// The path becomes lossy: what did not pay before does now, after the rest.
+	follow(&d, &now, longestRest+20*time.Second, 8, lossyPath)
+	if d.want != 8 {
+		t.Errorf("%d connections once they pay, want 8", d.want)
+	}
+}
+
+func TestDemandFallsWhenThePathIsFull(t *testing.T) {
+	d, now := newDemand(), epoch
+	follow(&d, &now, 10*time.Second, 8, lossyPath)
+	follow(&d, &now, 10*time.Second, 8, fullPath)
+	if d.want > 1 {
+		t.Errorf("%d connections 10 s after the path began to overflow, want 1", d.want)
+	}
+}
+
+func TestDemandGivesBackWhatIsNotNeededAndKeepsWhatIs(t *testing.T) {
+	d, now := newDemand(), epoch
+	follow(&d, &now, 10*time.Second, 8, lossyPath)
+	// Six of eight million bytes a second: nobody waits, but four would not do.
+	follow(&d, &now, time.Hour, 8, idlePath(6e6, 16))
+	if d.want != 8 {
+		t.Errorf("%d connections although half of them did not suffice for this rate, want 8", d.want)
+	}
+	follow(&d, &now, 45*time.Second, 8, idlePath(0.1e6, 16))
+	if d.want != 1 {
+		t.Errorf("%d connections after 45 s of a trickle, want 1", d.want)
+	}
+	d, now = newDemand(), epoch
+	follow(&d, &now, 10*time.Second, 8, lossyPath)
+	follow(&d, &now, 35*time.Second, 8, idlePath(6e6, 1))
+	if d.want != 1 {
+		t.Errorf("%d connections for one session, want 1", d.want)
+	}
+}
+
+// TestDemandStaysInBounds feeds anything.
+func TestDemandStaysInBounds(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 11))
+		d, now := newDemand(), epoch
+		for range 400 {
+			now = now.Add(time.Duration(r.Int64N(int64(time.Second))))
+			most := r.IntN(20)
+			d.sample(now, load{
+				over: time.Duration(r.Int64N(int64(time.Second))), busy: r.IntN(40), waited: time.Duration(r.Int64N(int64(2 * time.Second))),
+				rate: r.Float64() * 1e9, loss: r.Float64(), rtt: time.Duration(r.Int64N(int64(time.Second))),
+				minRTT: time.Duration(r.Int64N(int64(time.Second))), cpu: r.IntN(5) == 0,
+			}, most)
+			if d.want < 1 || d.want > max(most, 1) {
+				t.Fatalf("seed %d: %d connections of at most %d", seed, d.want, most)
+			}
+		}
+	}
+}
