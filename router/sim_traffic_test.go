@@ -159,6 +159,9 @@ type simLane struct {
 	w         *simWorld
 	from, to  zone.City
 	class     zone.Class
+	lane      uint8
+	size      int    // bytes of a record
+	burst     uint64 // records that are sent before the lane reads what is settled
 	every     time.Duration
 	residency func(number uint64) []zone.City // nil = everything may go everywhere
 	rng       *rand.Rand
@@ -178,7 +181,7 @@ type simLane struct {
 // lane starts a lane.
 func (w *simWorld) lane(from, to zone.City, seed uint64, change func(*simLane)) *simLane {
 	l := &simLane{
-		w: w, from: from, to: to, class: zone.ClassBulk, every: 100 * time.Millisecond,
+		w: w, from: from, to: to, class: zone.ClassBulk, size: 1, burst: 32, every: 100 * time.Millisecond,
 		rng: rand.New(rand.NewPCG(seed, uint64(len(from))<<32|uint64(len(to)))), done: make(chan struct{}), refusals: make(map[wire.Code]int),
 	}
 	if change != nil {
@@ -228,7 +231,7 @@ func (l *simLane) cities(number uint64) []zone.City {
 }
 
 func (l *simLane) flow() record.FlowID {
-	return record.FlowID{Origin: groupOf(l.from), Incarnation: 1, Target: string(groupOf(l.to)), Class: l.class}
+	return record.FlowID{Origin: groupOf(l.from), Incarnation: 1, Target: string(groupOf(l.to)), Class: l.class, Lane: l.lane}
 }
 
 // once is one session.
@@ -277,7 +280,7 @@ func (l *simLane) once(ctx context.Context) {
 			return
 		}
 		for n := settled + 1; n <= ready; n++ {
-			b := wire.Batch{First: n, Count: 1, Cursor: settled, Path: []zone.City{l.from}, Residency: l.cities(n), RawSize: 1, Data: []byte("x")}
+			b := wire.Batch{First: n, Count: 1, Cursor: settled, Path: []zone.City{l.from}, Residency: l.cities(n), RawSize: uint32(l.size), Data: make([]byte, l.size)}
 			if s.Send(ctx, wire.Frame{Type: wire.TypeBatch, Session: number, Class: l.class, Payload: b.Append(nil)}) != nil {
 				return
 			}
@@ -300,15 +303,15 @@ func (l *simLane) note(settled uint64) {
 	}
 }
 
-// wait returns when the number exists: the highest one to send now, at most 32
-// of them, or 0 when ctx has ended.
+// wait returns when the number exists: the highest one to send now, at most a
+// burst of them, or 0 when ctx has ended.
 func (l *simLane) wait(ctx context.Context, number uint64) uint64 {
 	for ctx.Err() == nil {
 		l.mu.Lock()
 		n := uint64(len(l.born))
 		l.mu.Unlock()
 		if n >= number {
-			return min(n, number+31)
+			return min(n, number+l.burst-1)
 		}
 		sleepFor(ctx, 5*time.Millisecond)
 	}
