@@ -148,6 +148,7 @@ func (c *cluster) start(name zone.Node, change func(*Options)) *running {
 		RedAfter: time.Minute, Write: time.Minute, Stall: time.Minute, Handshake: time.Minute,
 	}
 	o.Limits.FirstOpen = time.Minute
+	o.Limits.Link.Parallel = 1 // nor may it decide that sessions move to other connections
 	if change != nil {
 		change(&o)
 	}

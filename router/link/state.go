@@ -170,8 +170,7 @@ type machine struct {
 	conns      []connState
 	state      State
 	since      time.Time
-	reconnects uint64        // connections that replaced a lost one
-	rtt        time.Duration // the last that was measured; 0 = never
+	reconnects uint64 // connections that replaced a lost one
 
 	extras extras
 }
@@ -229,9 +228,6 @@ func (m *machine) step(now time.Time, ev event) []effect {
 			m.closing = true
 		}
 	case evLoad:
-		if e.rtt > 0 {
-			m.rtt = e.rtt
-		}
 		m.extras.demand.sample(now, e.load, m.mostExtras())
 	}
 	out = m.tick(now, out)
@@ -337,34 +333,15 @@ func (m *machine) tick(now time.Time, out []effect) []effect {
 	if !m.wanted || m.closing || len(m.conns) > 0 {
 		return out
 	}
-	if !now.Before(m.nextDial) {
-		if most := m.mostAttempts(); most < maxAttempts && len(m.attempts) >= most {
-			// The oldest is kept to its deadline: the path may have become longer.
-			out = append(out, effect{doCancel, m.attempts[1].id})
-			m.attempts = slices.Delete(m.attempts, 1, 2)
-		}
-		if len(m.attempts) < maxAttempts {
-			m.lastID++
-			m.attempts = append(m.attempts, attemptState{id: m.lastID})
-			out = append(out, effect{doDial, m.lastID})
-			// An attempt whose packets were lost waits ever longer before it repeats
-			// them; a fresh one beside it finds a healed path at once.
-			m.nextDial = now.Add(m.timing.Redial)
-		}
+	if len(m.attempts) < maxAttempts && !now.Before(m.nextDial) {
+		m.lastID++
+		m.attempts = append(m.attempts, attemptState{id: m.lastID})
+		out = append(out, effect{doDial, m.lastID})
+		// An attempt whose packets were lost waits ever longer before it repeats
+		// them; a fresh one beside it finds a healed path at once.
+		m.nextDial = now.Add(m.timing.Redial)
 	}
 	return out
-}
-
-// mostAttempts returns how many dials may hang at a time: as many as it takes
-// for one to go through, by the round trip of before, else maxAttempts. One that
-// hangs longer has met the cut; its successors are the ones that will find the
-// path healed. It halves what a node holds for peers that are away.
-func (m *machine) mostAttempts() int {
-	if m.rtt <= 0 {
-		return maxAttempts
-	}
-	// Two round trips to be greeted, and as much again for a packet that is lost.
-	return int(min(3+4*m.rtt/m.timing.Redial, maxAttempts))
 }
 
 // probe probes the connections that are due and ends those that are silent.
