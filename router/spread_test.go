@@ -17,7 +17,7 @@ func TestW6_SessionsSpreadOverTheConnectionsOfABusyLink(t *testing.T) {
 	top := simTopology(t, 3, 1)
 	tls := pki(t, top)
 	synctest.Test(t, func(t *testing.T) {
-		w := newSimWorld(t, top, tls, 15*time.Millisecond, Limits{})
+		w := newSimWorld(t, top, tls, 15*time.Millisecond, Limits{Link: link.Limits{Parallel: 4}})
 		defer w.close()
 		w.linked()
 		from, to := top.Cities[0].Name, top.Cities[1].Name

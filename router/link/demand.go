@@ -56,6 +56,7 @@ type demand struct {
 	jammed  int
 	easy    time.Time              // since when less would do; zero = it would not
 	trial   time.Time              // when it grew; zero = that is judged
+	from    int                    // the number before it grew
 	rest    time.Time              // no growth before
 	hold    time.Duration          // how long the next rest is
 	carried [maxDemandBits]float64 // goodput of about 2^i connections when they did not suffice
@@ -77,7 +78,7 @@ func (d *demand) sample(now time.Time, s load, most int) {
 	switch {
 	case d.jammed >= jammedFor:
 		d.jammed = 0
-		d.fall(now)
+		d.fall(now, d.want/2)
 	case !d.trial.IsZero() && d.pressed == 0:
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
@@ -106,7 +107,7 @@ func (d *demand) grow(now time.Time, most int) {
 	// The lesser of the two: a connection that is young shoots over what it can
 	// hold, and one lost packet halves what it sends for some round trips.
 	d.carried[level(d.want)] = min(d.rate, d.last)
-	d.trial = now
+	d.trial, d.from = now, d.want
 	d.want = min(2*d.want, most)
 }
 
@@ -117,16 +118,16 @@ func (d *demand) judge(now time.Time, s load) {
 	age := now.Sub(d.trial)
 	switch {
 	case age < trial:
-	case d.rate >= paysFactor*d.carried[level((d.want+1)/2)]:
+	case d.rate >= paysFactor*d.carried[level(d.from)]:
 		d.trial, d.hold = time.Time{}, firstRest
 	case age >= 2*trial:
-		d.fall(now)
+		d.fall(now, d.from)
 	}
 }
 
-// fall halves the number and forbids growth for a while, longer each time.
-func (d *demand) fall(now time.Time) {
-	d.want = max(d.want/2, 1)
+// fall lowers the number and forbids growth for a while, longer each time.
+func (d *demand) fall(now time.Time, to int) {
+	d.want = max(min(d.want, to), 1)
 	d.trial = time.Time{}
 	d.rest = now.Add(d.hold)
 	d.hold = min(2*d.hold, longestRest)

@@ -55,6 +55,7 @@ func TestDemandFollowsLimitSessionsAndProcessor(t *testing.T) {
 		want int
 	}{
 		{"the limit", 3, lossyPath, 3},
+		{"a limit between", 5, lossyPath, 5},
 		{"no extra ones taken", 1, lossyPath, 1},
 		{"fewer sessions", 8, func(n int) load { s := lossyPath(n); s.busy = 2; return s }, 2},
 		{"one session", 8, func(n int) load { s := lossyPath(n); s.busy = 1; return s }, 1},

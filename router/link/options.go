@@ -50,10 +50,10 @@ type Limits struct {
 	Parallel int
 }
 
-// The bounds of Limits.Parallel. Four fill a path of 30 ms without loss with the
-// two cores of a small machine; with random loss goodput grows with the number.
+// The bounds of Limits.Parallel. More than one takes a larger share of a path that
+// is shared with others, so that it is asked for.
 const (
-	DefaultParallel = 4
+	DefaultParallel = 1
 	MaxParallel     = 16
 )
 

@@ -194,7 +194,11 @@ func (m *machine) step(now time.Time, ev event) []effect {
 	case evFailed:
 		if i := m.attempt(e.attempt); i >= 0 {
 			m.attempts = slices.Delete(m.attempts, i, i+1)
-			at := now.Add(m.jitter(m.timing.Redial))
+			wait := m.jitter(m.timing.Redial)
+			if len(m.attempts) > 0 {
+				wait /= 4 // others hang: it was for a place that the next one waited
+			}
+			at := now.Add(wait)
 			if m.nextDial.Before(at) && m.nextDial.After(now) {
 				at = m.nextDial // another has been begun since
 			}

@@ -96,7 +96,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		consulFlags(fs)
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "router":
-		fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay")
+		fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay, which needs both ends")
 	case "coordinator":
 		fs.String("data-dir", "", "folder of the voter's store")
 	case "cachesync":
