@@ -82,7 +82,7 @@ func answers(t *testing.T, a *node) bool {
 	if err != nil {
 		return false
 	}
-	defer s.Close(0) //nolint:errcheck // it has none
+	defer s.Close(0)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
 	if err := s.Send(ctx, frame(9, "hello")); err != nil {
