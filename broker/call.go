@@ -20,10 +20,11 @@ const (
 	CallPublish                            // store these messages, of which the group is the home
 	CallOffset                             // Offset, SetOffset or FindOffset of a queue of the group
 	CallLite                               // SyncLite of a client for lite topics of the group
+	CallOffer                              // OfferTail of a tail that another member of the group keeps
 	callKindEnd
 )
 
-var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish", CallOffset: "offset", CallLite: "lite"}
+var callWords = [...]string{CallEndTransaction: "end transaction", CallRecall: "recall", CallPublish: "publish", CallOffset: "offset", CallLite: "lite", CallOffer: "offer"}
 
 // String returns the kind's word in metrics; all that this version does not know
 // are one.
@@ -47,6 +48,7 @@ func (b *Broker) callTable() map[CallKind]callHandler {
 		CallPublish:        b.servePublish,
 		CallOffset:         b.serveOffset,
 		CallLite:           b.serveLite,
+		CallOffer:          b.serveOffer,
 	}
 }
 

@@ -81,7 +81,7 @@ var reasonWords = map[record.Reason]string{
 	record.ReasonTooLarge: "too-large", record.ReasonDenied: "denied", record.ReasonUnknownTopic: "unknown-topic",
 	record.ReasonUnknownZone: "unknown-zone", record.ReasonResidency: "residency", record.ReasonHops: "hops",
 	record.ReasonCorrupt: "corrupt", record.ReasonNotOwner: "not-owner", record.ReasonTrimmed: "trimmed",
-	record.ReasonExcluded: "excluded", record.ReasonUnsupported: "unsupported", record.ReasonQuota: "lite-quota",
+	record.ReasonExcluded: "excluded", record.ReasonUnsupported: "unsupported", record.ReasonQuota: "lite-quota", record.ReasonKnown: "known",
 }
 
 // letters is a dead-letter topic as it was at one moment.

@@ -46,16 +46,11 @@ func (s *state) applyEntry(e *commitlog.Entry) (placement, error) {
 		return placement{}, err
 	}
 	switch v.Type() {
-	case record.TypeMessage:
-		if o, once := countsOnce(&v); once {
-			return s.applyOnce(e, v, &o)
+	case record.TypeMessage, record.TypeHalf:
+		if a, again := comesAgain(&v); again {
+			return s.applyAgain(e, v, &a)
 		}
-		return s.applyMessage(e, v)
-	case record.TypeHalf:
-		if o, once := countsOnce(&v); once {
-			return s.applyOnce(e, v, &o)
-		}
-		return s.applyHalf(e, v)
+		return s.applySend(e, v)
 	case record.TypeRollback:
 		return s.applyRollback(v.Body())
 	case record.TypeChecked:

@@ -18,6 +18,8 @@ type inFlow struct {
 	outcomes []flow.Outcome // other than landed, above the origin's cursor
 	sealed   bool
 	orphans  uint64
+	runs     []landedRun // of a flow that is no channel's, oldest first
+	broken   bool        // something has not landed since the end of the last run
 }
 
 // accepts reports whether numbers from first on, of the lineage, may settle
@@ -83,6 +85,7 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 		s.touchRelay(r)
 	}
 	if env.Outcome != record.OutcomeLanded {
+		f.broken = f.broken || env.Reason != record.ReasonKnown
 		f.addOutcome(flow.Outcome{First: env.Number, Through: env.Through, Outcome: env.Outcome, Reason: env.Reason})
 		return placement{ok: true}, s.markChannel(e, env)
 	}
@@ -91,6 +94,9 @@ func (s *state) applyLanding(e *commitlog.Entry) (placement, error) {
 		return placement{}, err
 	}
 	f.last = flow.Fingerprint{Lineage: env.Lineage, Number: env.Number, Checksum: v.HeaderChecksum()}
+	if !env.Flow.Channel {
+		f.ran(env.Lineage, v.Position())
+	}
 	return s.store1(e, v)
 }
 

@@ -29,6 +29,7 @@ type healing struct {
 	wrapped map[*topic]bool          // has records whose queue depends on how many there were
 	slots   []slot                   // of the entry at hand; its memory serves the next one
 	once    *once.Table              // sends as far as the log holds them
+	again   again                    // messages of tails, likewise
 	ignored map[record.Position]bool // sends that the fold ignored, since they came again
 }
 

@@ -76,6 +76,9 @@ func (b *Broker) save(ctx context.Context, from, end record.Position, forced boo
 		return nil
 	}
 	if err == nil {
+		h.Settled, h.Unsure, err = b.settledInTail(ctx, from, end)
+	}
+	if err == nil {
 		_, err = b.tails.Save(ctx, h, b.shared)
 	}
 	if err != nil {
@@ -183,6 +186,8 @@ const (
 	TailCommitted TailKind = "committed" // a half message that was committed
 	TailLanding   TailKind = "landing"   // of another group: its origin sends it again
 	TailDue       TailKind = "due"       // a delayed message whose time has come
+	TailRollback  TailKind = "rollback"  // of a half message
+	TailRecall    TailKind = "recall"    // of a delayed message
 	TailBroker    TailKind = "broker"    // progress, decisions and marks of the broker itself, and what it makes of them
 )
 
@@ -204,6 +209,10 @@ func kindInTail(e *commitlog.Entry) (record.View, TailKind, error) {
 		return v, TailLanding, nil
 	case v.Type() == record.TypeHalf:
 		return v, TailHalf, nil
+	case v.Type() == record.TypeRollback:
+		return v, TailRollback, nil
+	case v.Type() == record.TypeRecall:
+		return v, TailRecall, nil
 	case v.Type() != record.TypeMessage:
 		return v, TailBroker, nil
 	case len(v.Cause()) == 0 && isWaiting(v):

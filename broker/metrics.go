@@ -22,8 +22,10 @@ type metrics struct {
 	broughtBack                                metric.Int64Counter
 	healed, refusedBudget                      metric.Int64Counter
 	landings, outcomes, progressFailures       metric.Int64Counter
+	knownLandings                              metric.Int64Counter
 	snapshots, snapshotFailures, overBudgetCtr metric.Int64Counter
 	passedCtr                                  metric.Int64Counter
+	tailOffers                                 metric.Int64Counter
 	onwardOverBudget                           metric.Int64Counter
 	timers                                     timerMetrics
 	repeated, conflicts, passes                metric.Int64Counter
@@ -64,6 +66,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		healed:           counter("mqrouter.broker.indexes.rebuilt", "lost or damaged indexes that were made anew from the log at the start"),
 		refusedBudget:    counter("mqrouter.broker.publish.over_budget", "publishes refused since a destination holds back as much as the topic allows"),
 		landings:         counter("mqrouter.broker.landings", "records landed or parked for other groups"),
+		knownLandings:    counter("mqrouter.broker.landings.known", "messages that their group had lost and sent again, and that had landed here before"),
 		outcomes:         counter("mqrouter.broker.outcomes", "numbers that destinations settled without landing them"),
 		progressFailures: counter("mqrouter.broker.progress.failures", "progress records that could not be appended and are tried again"),
 		snapshots:        counter("mqrouter.broker.snapshots", "snapshots written"),
@@ -76,6 +79,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 		conflicts:        counter("mqrouter.broker.publish.conflicts", "sends refused since another message of an idempotent topic had their id"),
 		passes:           counter("mqrouter.broker.publish.passed_on", "messages passed on to the group of the zone that is their home"),
 	}
+	x.tailOffers = counter("mqrouter.broker.tails.offered", "records of tails that were offered here, by what became of them")
 	x.scrubbed = counter("mqrouter.log.scrubbed", "bytes of the sealed commit log that were checked in the background")
 	var err, terr error
 	x.timers, terr = newTimerMetrics(m, counter)
@@ -187,6 +191,21 @@ func (x *metrics) published(ctx context.Context, n int, took consumer.Instant) {
 
 func (x *metrics) publishFailed(ctx context.Context, n int) {
 	x.publishFailures.Add(ctx, int64(n))
+}
+
+func (x *metrics) landedKnown() { x.knownLandings.Add(context.Background(), 1) }
+
+// offered counts what became of records of tails.
+func (x *metrics) offered(list []OfferResult) {
+	var n [len(offerWords)]int64
+	for _, r := range list {
+		n[r.Outcome]++
+	}
+	for o, count := range n {
+		if count > 0 {
+			x.tailOffers.Add(context.Background(), count, metric.WithAttributes(attribute.String("outcome", OfferOutcome(o).String())))
+		}
+	}
 }
 
 func (x *metrics) budgetRefused(t zone.Topic) {

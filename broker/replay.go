@@ -299,8 +299,11 @@ func (s *state) markReplayed(c *Cause) {
 func meantForAll(v record.View) bool { return meantFor(v, "") }
 
 // meantFor reports whether a consumer group gets a message: all do, unless it
-// was replayed for another one.
+// was replayed for another one, or comes again with a tail in which the group had settled it.
 func meantFor(v record.View, g zone.ConsumerGroup) bool {
+	if v.IsAgain() && v.SettledBefore(g) {
+		return false
+	}
 	cause := v.Cause()
 	if len(cause) == 0 || v.Type() != record.TypeMessage {
 		return true

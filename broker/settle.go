@@ -236,6 +236,6 @@ func (b *Broker) copyTo(topic zone.Topic, v record.View, c *Cause) (commitlog.En
 	}
 	r.Type, r.Topic, r.Queue = record.TypeDeadLetter, topic, 0
 	r.Target, r.Channel, r.Lane = "", false, 0
-	r.Identity, r.Stored, r.Cause = record.Identity{}, b.wallNow(), appendCause(nil, c)
+	r.Identity, r.Stored, r.Cause, r.Again = record.Identity{}, b.wallNow(), appendCause(nil, c), record.Again{}
 	return b.own(&r)
 }

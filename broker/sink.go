@@ -164,8 +164,12 @@ func (s *sink) judge(l *flow.Landing, o *op) (entries []commitlog.Entry, t *land
 			t = t.add(number, r, reason)
 		}
 		env.Number, env.Through, env.Outcome, env.Reason = number, number, record.OutcomeLanded, record.ReasonNone
-		if reason != record.ReasonNone {
+		switch {
+		case reason != record.ReasonNone:
 			env.Outcome, env.Reason, rec = record.OutcomeParked, reason, nil
+		case s.landedBefore(l.Flow, &r):
+			env.Outcome, env.Reason, rec = record.OutcomeSkipped, record.ReasonKnown, nil
+			s.metrics.landedKnown()
 		}
 		env.Lineages = nil
 		if i == 0 {
@@ -178,6 +182,20 @@ func (s *sink) judge(l *flow.Landing, o *op) (entries []commitlog.Entry, t *land
 		entries = append(entries, commitlog.Entry{Kind: commitlog.KindLanding, Envelope: arena[start:len(arena):len(arena)], Record: rec})
 	}
 	return entries, t, nil
+}
+
+// landedBefore reports whether a message that its group had lost, and sends again, is here
+// already. It was sent in a lineage that ended before this one began on the flow, so
+// nothing of it is on its way into the log.
+func (s *sink) landedBefore(id record.FlowID, r *record.View) bool {
+	a, again := comesAgain(r)
+	if !again || a.Sent == 0 {
+		return false
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	f := s.state.in[id]
+	return f != nil && f.knows(&a)
 }
 
 // liteFits reports whether the lite topic of a record may live here, and has it take

@@ -19,7 +19,7 @@ import (
 // The bytes of a snapshot. Integers marked u16, u32 and u64 are little endian,
 // the others unsigned varints; str, n and flow are as in control.go.
 //
-//	magic "MQSNAP\r\n" | version u16 = 5 | CRC32C of what follows u32 |
+//	magic "MQSNAP\r\n" | version u16 = 6 | CRC32C of what follows u32 |
 //	group str, incarnation u64, position, epoch, lineage u64, next index |
 //	topology term, number, digest 32 bytes |
 //	counts: n, each uvarint |
@@ -35,7 +35,8 @@ import (
 //	          n legs: city str, group str, cursor, fingerprint, parked, n backlogs by label,
 //	          end, lost, lost bytes, compacted, lost through, gap ranges, skip ranges (as in TypeGiveUp) |
 //	n flows in: flow, settled, fingerprint, sealed u8, orphans,
-//	          n lineages: id u64, epoch, last, n outcomes: first, through, outcome u8, reason |
+//	          n lineages: id u64, epoch, last, n outcomes: first, through, outcome u8, reason,
+//	          broken u8, n runs: lineage u64, from, through |
 //	n channels that go onward: name str, n legs: city str, group str |
 //	n relays: flow, index, next, since, settled, n marks: epoch, id u64, first,
 //	          n extents: lineage u64, first, through, entry,
@@ -44,13 +45,14 @@ import (
 //	          settled, recalled (sets of package timer) |
 //	half messages: length, the snapshot of package transaction |
 //	the table of package once |
+//	n lineages with messages that were stored again: id u64, epoch, n ranges: distance from the end of the one before, length |
 //	progress: the snapshot of package consumer
 //
 // where a fingerprint is lineage u64, number, checksum u32. Equal states have
 // equal bytes.
 const (
 	snapshotMagic   = "MQSNAP\r\n"
-	snapshotVersion = 5
+	snapshotVersion = 6
 	snapshotHead    = len(snapshotMagic) + 2 + 4
 )
 
@@ -76,7 +78,8 @@ func (e *SnapshotError) Unwrap() error { return e.Err }
 func (c *counts) list() []*uint64 {
 	return []*uint64{&c.Orphans, &c.Refused, &c.VoidProgress, &c.DeadLetters, &c.RepeatedDead, &c.LegsAtHead, &c.DroppedTopics, &c.Withdrawn, &c.OffsetsSet, &c.Receipts, &c.NoReceipts,
 		&c.Fired, &c.Recalled, &c.LateRecalls, &c.VoidTimers, &c.LateCommits,
-		&c.RepeatedSends, &c.ConflictingSends, &c.LiteForgotten, &c.LiteEvicted, &c.LiteMoved}
+		&c.RepeatedSends, &c.ConflictingSends, &c.LiteForgotten, &c.LiteEvicted, &c.LiteMoved,
+		&c.Again, &c.AgainRepeated, &c.AgainRefused}
 }
 
 func (e *encoder) fingerprint(f flow.Fingerprint) {
@@ -117,6 +120,7 @@ func (s *state) encode() []byte {
 	e.uint(uint64(len(halves)))
 	e.raw(halves)
 	e.b = s.once.Append(e.b)
+	e.again(&s.again)
 	e.b = s.progress.AppendSnapshot(e.b)
 	sum := crc32.Checksum(e.b[snapshotHead:], castagnoli)
 	binary.LittleEndian.PutUint32(e.b[snapshotHead-4:], sum)
@@ -269,6 +273,7 @@ func (s *state) encodeIn(e *encoder) {
 			e.byte(byte(o.Outcome))
 			e.uint(uint64(o.Reason))
 		}
+		e.runs(f)
 	}
 }
 
@@ -324,7 +329,11 @@ func (s *state) decode(name string, b []byte) (*cuts, error) {
 	if s.once, d.b, err = once.Parse(d.b); err != nil {
 		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
 	}
-	if s.progress, err = consumer.ParseSnapshot(d.b); err != nil {
+	rest := &decoder{b: d.b}
+	if rest.again(&s.again); rest.bad {
+		return nil, &SnapshotError{Name: name, What: "malformed"}
+	}
+	if s.progress, err = consumer.ParseSnapshot(rest.b); err != nil {
 		return nil, &SnapshotError{Name: name, What: "malformed", Err: err}
 	}
 	return c, nil

@@ -152,6 +152,7 @@ func (s *state) decodeIn(d *decoder) {
 				First: d.uint(), Through: d.uint(), Outcome: record.Outcome(d.byte()), Reason: record.Reason(d.uint()),
 			})
 		}
+		d.runs(f)
 		s.in[id] = f
 	}
 }

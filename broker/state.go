@@ -49,6 +49,7 @@ type state struct {
 	once      *once.Table              // which messages of idempotent topics were stored
 	timers    timers
 	halves    *transaction.Table // half messages that wait for a decision, and late decisions
+	again     again              // what was lost with the tail of a log and stored again
 	nextIndex uint64             // number of the next index; never given twice
 	counts    counts
 
@@ -95,6 +96,10 @@ type counts struct {
 
 	RepeatedSends    uint64 // copies of messages of idempotent topics that came at once and were ignored
 	ConflictingSends uint64 // likewise, with other content than the first
+
+	Again         uint64 // messages of tails that were stored again
+	AgainRepeated uint64 // likewise, ignored since they had been stored again before
+	AgainRefused  uint64 // likewise, ignored since there is no room to remember them
 }
 
 // topic is a topic as the fold knows it.
@@ -298,6 +303,7 @@ type placement struct {
 
 	again    bool // the message was stored before: this is where
 	conflict bool // another message has its id: it was ignored
+	offer    offerFate
 }
 
 // place returns the queue that a record goes to which names queue q.

@@ -35,6 +35,7 @@ type TailQuery struct {
 	Topic     zone.Topic
 	MessageID string
 	All       bool // also what is no message of a client
+	Offered   bool // also decisions that are offered
 }
 
 // TailPage is a part of a tail.
@@ -50,9 +51,15 @@ type TailRecord struct {
 	Certain       bool        // surely acknowledged; else perhaps
 	Record        record.View // empty of a landing without a record
 	Not           string      // why it is not offered again; "" = it is
-	// After is the end of the message before that is to be offered, or the beginning of
-	// the tail: there is nothing to offer between the two.
+	// After is one above the position of the record before that is to be offered, or the
+	// beginning of the tail: there is nothing to offer between the two.
 	After record.Position
+	// Again is where it stood, with the consumer groups that had settled it there, and
+	// Route on which flow its record left, the copy of a delayed one included; nil when
+	// none did. Begin is where the tail begins.
+	Again record.Again
+	Route *Route
+	Begin record.Position
 }
 
 // errPage ends the scan of a page.
@@ -83,17 +90,20 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 			return err
 		}
 		x := TailRecord{Position: e.Position, End: e.Position + record.Position(e.Size), Kind: kind, Certain: e.Position < info.Committed,
-			Not: known.not(kind, v), After: p.After}
+			Not: known.not(kind, v), After: p.After, Begin: info.From}
 		if x.Not == "" {
-			p.After = x.End
+			p.After = x.Position + 1
 		}
-		if !q.wants(kind, v) {
+		if !q.wants(kind, v) && !(q.Offered && kind.isOffered() && q.matches(v)) {
 			return nil
 		}
 		if len(e.Record) > 0 {
 			if x.Record, err = record.Parse(append([]byte(nil), e.Record...)); err != nil {
 				return err
 			}
+		}
+		if kind.isOffered() {
+			x.Again, x.Route = known.stood(kind, &v, &info, x.After)
 		}
 		bytes += len(e.Record)
 		p.Records = append(p.Records, x)
@@ -106,9 +116,11 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 }
 
 func (q *TailQuery) wants(k TailKind, v record.View) bool {
+	return (q.All || k.isMessage()) && q.matches(v)
+}
+
+func (q *TailQuery) matches(v record.View) bool {
 	switch {
-	case !q.All && !k.isMessage():
-		return false
 	case q.Topic == "" && q.MessageID == "":
 		return true
 	case len(v.Bytes()) == 0:
@@ -124,8 +136,16 @@ const maxDecisions = 1 << 20
 type decisions struct {
 	id       string
 	inc      record.Incarnation
+	begin    record.Position
 	halves   map[transaction.Key]string
 	recalled map[recalledMessage]bool
+	fired    map[record.Position]firing // by the delayed message
+}
+
+// firing is the copy of a delayed message that was delivered when it was due.
+type firing struct {
+	at    record.Position
+	route Route
 }
 
 type recalledMessage struct{ topic, id string }
@@ -137,7 +157,7 @@ func (r *TailReader) decisions(ctx context.Context, info tails.Info) (*decisions
 	if r.last != nil && r.last.id == info.ID && r.last.inc == info.Incarnation {
 		return r.last, nil
 	}
-	d := &decisions{id: info.ID, inc: info.Incarnation, halves: map[transaction.Key]string{}, recalled: map[recalledMessage]bool{}}
+	d := &decisions{id: info.ID, inc: info.Incarnation, begin: info.From, fired: map[record.Position]firing{}, halves: map[transaction.Key]string{}, recalled: map[recalledMessage]bool{}}
 	if err := r.store.Scan(ctx, info.ID, info.From, d.note); err != nil {
 		return nil, err
 	}
@@ -170,11 +190,14 @@ func (d *decisions) note(e commitlog.Entry) error {
 		if err != nil {
 			return err
 		}
-		if c.Kind == CauseCommit {
+		switch {
+		case c.Kind == CauseCommit:
 			d.halves[keyOfHalf(c.Original)] = fmt.Sprintf("it was committed at %d", e.Position)
+		case c.Kind == CauseDue && c.Bucket > 0 && c.Original.Position >= d.begin:
+			d.fired[c.Original.Position] = firing{e.Position, routeOf(&v)}
 		}
 	}
-	if len(d.halves)+len(d.recalled) > maxDecisions {
+	if len(d.halves)+len(d.recalled)+len(d.fired) > maxDecisions {
 		return &Error{Op: "tail", Kind: KindBusy, Text: fmt.Sprintf("more than %d decisions about messages that waited", maxDecisions)}
 	}
 	return nil
@@ -189,6 +212,10 @@ func (d *decisions) not(k TailKind, v record.View) string {
 		return "the delayed message itself waits at the master, or is in this tail"
 	case TailBroker:
 		return "the broker makes such records by itself"
+	case TailRollback:
+		if r, err := parseRollback(v.Body()); err == nil && r.key.Position >= d.begin {
+			return "its half message is in this tail, too, and is not offered either"
+		}
 	case TailHalf:
 		return d.halves[keyOfHalf(v.Identity())]
 	case TailDelayed:
@@ -197,4 +224,37 @@ func (d *decisions) not(k TailKind, v record.View) string {
 		}
 	}
 	return ""
+}
+
+// isOffered reports whether records of the kind are offered again.
+func (k TailKind) isOffered() bool { return k.isMessage() || k == TailRollback || k == TailRecall }
+
+// stood says where a record stood and on which flow it left.
+func (d *decisions) stood(k TailKind, v *record.View, info *tails.Info, after record.Position) (record.Again, *Route) {
+	a := record.Again{Epoch: v.Epoch(), Position: v.Position(), After: after}
+	for _, row := range info.Table {
+		if row.Epoch == a.Epoch {
+			a.Lineage = row.ID
+		}
+	}
+	at, route := a.Position, routeOf(v)
+	if k == TailDelayed {
+		f := d.fired[a.Position] // zero when it was not yet due
+		at, route = f.at, f.route
+	}
+	for i := range info.Settled {
+		if s := &info.Settled[i]; at > 0 && s.Topic == string(v.Topic()) && s.Has(at) {
+			a.Groups = append(a.Groups, zone.ConsumerGroup(s.Group))
+		}
+	}
+	if k == TailHalf || route.Target == "" {
+		return a, nil
+	}
+	a.Sent = at
+	return a, &route
+}
+
+// Offered is the record as OfferTail takes it.
+func (r *TailRecord) Offered() Offered {
+	return Offered{Record: r.Record, Again: r.Again, Route: r.Route, Begin: r.Begin, Certain: r.Certain}
 }

@@ -7,7 +7,9 @@
 // are worth keeping, what is in them, and how they are offered again.
 //
 // A tail is there whole or not at all: it is written under another name, synced, and
-// given its own. It never changes after that; Save of one that is there does nothing. It
+// given its own. It never changes after that; Save of one that is there does nothing. What
+// became of its messages when they were offered again stands in a file beside it, in JSON,
+// that is replaced as a whole (SetProgress) and goes with it. It
 // goes by Drop alone, which an operator orders. What all of them hold together is
 // bounded; a tail for which there is no room is refused ([ErrRoom]), and so is one for
 // which the disk has none: whoever wanted to drop it from the log must not, then.

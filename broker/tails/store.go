@@ -49,6 +49,27 @@ type Head struct {
 	Saved  time.Time             `json:"saved"`
 	Table  []record.LineageStart `json:"lineage"` // the rows that reach into it
 	Counts Counts                `json:"counts"`
+	// Settled says what consumer groups had settled of the messages in it, as far as the
+	// log told; at most MaxSettled ranges. Unsure: there were more.
+	Settled []Settled `json:"settled,omitempty"`
+	Unsure  bool      `json:"unsure,omitempty"`
+}
+
+// MaxSettled bounds the ranges of a head's Settled.
+const MaxSettled = 4096
+
+// Settled is what a consumer group had settled of a topic: the topic's messages in ranges
+// of positions, ascending, both ends included.
+type Settled struct {
+	Group  string               `json:"group"`
+	Topic  string               `json:"topic"`
+	Ranges [][2]record.Position `json:"ranges"`
+}
+
+// Has reports whether the message of the topic at the position is in a range.
+func (s *Settled) Has(p record.Position) bool {
+	i, _ := slices.BinarySearchFunc(s.Ranges, p, func(r [2]record.Position, p record.Position) int { return cmp.Compare(r[1], p) })
+	return i < len(s.Ranges) && s.Ranges[i][0] <= p
 }
 
 // Counts says how much of what is in a tail.
@@ -76,6 +97,7 @@ type Info struct {
 	ID    string
 	Bytes int64 // of its file
 	Head
+	Progress *Progress // nil = it was not offered again; not to be changed
 }
 
 // Store is the tails in a folder. Make one with New.
@@ -162,7 +184,9 @@ func (s *Store) head(name string) (Info, error) {
 	if r.head.name() != name {
 		return Info{}, &FileError{Name: name, What: "the file is of another tail"}
 	}
-	return Info{ID: r.head.ID(), Bytes: r.size, Head: r.head}, nil
+	x := Info{ID: r.head.ID(), Bytes: r.size, Head: r.head}
+	x.Progress = s.progress(&x)
+	return x, nil
 }
 
 // Find returns the tail of an id.
@@ -187,6 +211,11 @@ func (s *Store) Drop(id string) (Info, error) {
 	}
 	x := list[i]
 	s.list = nil // whatever becomes of it, the folder says
+	if x.Progress != nil {
+		if err := s.fs.Remove(path.Join(s.dir, x.name()+offeredSuffix)); err != nil {
+			return x, err
+		}
+	}
 	if err := s.fs.Remove(path.Join(s.dir, x.name())); err != nil {
 		return x, err
 	}

@@ -69,7 +69,7 @@ type TailPage struct {
 type TailMessage struct {
 	Position     uint64    `json:"position"` // of the log that had it, with End
 	End          uint64    `json:"end"`
-	After        uint64    `json:"after"`        // end of the message before that is to be offered: nothing is between the two
+	After        uint64    `json:"after"`        // one above the position of the record before that is to be offered: nothing is between the two
 	Kind         string    `json:"kind"`         // message, delayed, half, committed; landing, due, broker
 	Acknowledged string    `json:"acknowledged"` // yes, perhaps
 	Topic        string    `json:"topic,omitempty"`

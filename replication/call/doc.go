@@ -17,7 +17,8 @@
 // The number of the session is the number of the request. A call waits in no queue
 // behind another one, but for the bytes of the connection, which carries calls only
 // (class control). Who may call is judged by package peer before the body is read,
-// by the certificate, and by the topology in force when the call is served.
+// by the certificate, and by the topology in force when the call is served;
+// [ServerOptions].May leaves some kinds to some peers.
 //
 // # Bounds
 //

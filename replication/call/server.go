@@ -27,6 +27,9 @@ type ServerOptions struct {
 	// this node or of ctx, and the caller is told that there is no answer. body is
 	// Handle's to keep. Required.
 	Handle func(ctx context.Context, kind uint8, body []byte) ([]byte, error)
+	// May returns why a peer that may call is not to make calls of a kind; nil lets each
+	// make all.
+	May    func(from zone.Node, kind uint8) error
 	Bounds Bounds
 	// KindName names a kind in metrics; nil = by its number.
 	KindName func(kind uint8) string
@@ -66,6 +69,11 @@ func (s *Server) Serve(ctx context.Context, from zone.Node, st wire.Stream, firs
 	x, err := wire.ParseCall(first.Payload)
 	if err != nil {
 		return errors.Join(err, s.refuse(ctx, st, wire.CodeMalformed, err.Error()))
+	}
+	if s.o.May != nil {
+		if err := s.o.May(from, x.Kind); err != nil {
+			return errors.Join(err, s.refuse(ctx, st, wire.CodeWrongIdentity, err.Error()))
+		}
 	}
 	if text := s.enter(from, len(x.Body)); text != "" {
 		return errors.Join(errors.New("call: "+text), s.refuse(ctx, st, wire.CodeTooMany, text))

@@ -42,6 +42,7 @@ func (v View) Decode(r *Record) error {
 		Digest:       Digest{Type: kind, Checksum: string(checksum)},
 		Priority:     v.Priority(),
 		Once:         v.Once(),
+		Again:        v.decodeAgain(),
 	}
 	v.Properties(func(key, value []byte) bool {
 		r.Properties = append(r.Properties, Property{Key: string(key), Value: string(value)})

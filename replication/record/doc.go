@@ -72,6 +72,7 @@
 //	 12 properties: per property u16 length, key, u32 length, value
 //	 13 cause
 //	 14 once: window in milliseconds u64, key 16 bytes, content u64
+//	 15 again: lineage, epoch, position, after, sent u64 each, flags u8 (1 decides), then per consumer group u16 length, bytes
 //
 // # Landing envelope, version 1
 //

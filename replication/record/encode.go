@@ -58,6 +58,7 @@ const (
 	tagProperties
 	tagCause
 	tagOnce
+	tagAgain
 	tagEnd // one above the highest known tag
 )
 
@@ -69,7 +70,7 @@ func headerLen(r *Record) int {
 		fieldLen(len(r.Identity.Group)) + fieldLen(len(r.Topic)) + fieldLen(len(r.Target)) +
 		fieldLen(listLen(r.Residency)) + fieldLen(len(r.MessageID)) + fieldLen(len(r.Tag)) +
 		fieldLen(listLen(r.Keys)) + fieldLen(len(r.MessageGroup)) + fieldLen(len(r.TraceContext)) +
-		fieldLen(len(r.BornHost)) + fieldLen(propertiesLen(r.Properties)) + fieldLen(len(r.Cause)) + r.Once.len()
+		fieldLen(len(r.BornHost)) + fieldLen(propertiesLen(r.Properties)) + fieldLen(len(r.Cause)) + r.Once.len() + r.Again.len()
 	if r.Digest != (Digest{}) {
 		n += fieldLen(1 + len(r.Digest.Checksum))
 	}
@@ -118,6 +119,7 @@ func AppendRecord(dst []byte, r *Record) ([]byte, error) {
 	dst = appendProperties(dst, r.Properties)
 	dst = appendField(dst, tagCause, r.Cause)
 	dst = r.Once.append(dst)
+	dst = r.Again.append(dst)
 	dst = append(dst, r.Body...)
 
 	b := dst[start:]
@@ -180,6 +182,9 @@ func checkRecord(r *Record, header int) error {
 		return &LimitError{Field: "header", Size: header, Limit: MaxHeader}
 	case header+len(r.Body) > MaxRecord:
 		return &LimitError{Field: "record", Size: header + len(r.Body), Limit: MaxRecord}
+	}
+	if n := listLen(r.Again.Groups); n > MaxAgainGroups {
+		return &LimitError{Field: "consumer groups", Size: n, Limit: MaxAgainGroups}
 	}
 	if err := checkShort("key", r.Keys); err != nil {
 		return err

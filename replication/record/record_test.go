@@ -55,8 +55,16 @@ func onceRecord() *Record {
 	return r
 }
 
+// againRecord was lost by its group and is stored again.
+func againRecord() *Record {
+	r := full()
+	r.Again = Again{Lineage: 0x99aabbccddeeff00, Epoch: 7, Position: 1 << 33, After: 1<<33 - 800, Sent: 1<<33 + 5, Decides: true,
+		Groups: []zone.ConsumerGroup{"billing", "audit"}}
+	return r
+}
+
 func samples() map[string]*Record {
-	return map[string]*Record{"full": full(), "minimal": minimal(), "broadcast": broadcastRecord(), "once": onceRecord()}
+	return map[string]*Record{"full": full(), "minimal": minimal(), "broadcast": broadcastRecord(), "once": onceRecord(), "again": againRecord()}
 }
 
 func encode(t testing.TB, r *Record) []byte {

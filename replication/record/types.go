@@ -127,6 +127,7 @@ type Record struct {
 	Properties   []Property
 	Cause        []byte // TypeDeadLetter, TypeReroute: what this record settles; encoded by package broker
 	Once         Once   // zero = the record may come again
+	Again        Again  // zero = the record is no message that its group had lost
 	Body         []byte
 }
 
@@ -165,6 +166,7 @@ const (
 	ReasonBudget    // declared lost by the origin: the backlog passed its budget, or an operator withdrew it
 	ReasonCompacted // a newer record of the same key follows
 	ReasonQuota     // the destination has as many lite topics as may be
+	ReasonKnown     // the message landed before, in a lineage that its group has lost
 	reasonEnd
 )
 

@@ -69,6 +69,9 @@ func Parse(b []byte) (View, error) {
 	if err := checkOnce(v.fields[tagOnce]); err != nil {
 		return View{}, err
 	}
+	if err := checkAgain(b, v.fields[tagAgain]); err != nil {
+		return View{}, err
+	}
 	return v, nil
 }
 

@@ -18,7 +18,7 @@ import (
 // startCalling, once there is an egress.
 func (n *brokerNode) startCalls() error {
 	var err error
-	n.calls, err = call.NewServer(call.ServerOptions{Meter: n.meter(), KindName: callName, Handle: func(ctx context.Context, kind uint8, body []byte) ([]byte, error) {
+	n.calls, err = call.NewServer(call.ServerOptions{Meter: n.meter(), KindName: callName, May: n.mayCall, Handle: func(ctx context.Context, kind uint8, body []byte) ([]byte, error) {
 		reply, err := n.broker.ServeCall(ctx, broker.CallKind(kind), body)
 		return reply, faultOf(err)
 	}})
@@ -26,6 +26,17 @@ func (n *brokerNode) startCalls() error {
 		n.watched.queues.add(single(n.calls.Usage))
 	}
 	return err
+}
+
+// mayCall leaves to members of this broker group what is of their logs.
+func (n *brokerNode) mayCall(from zone.Node, kind uint8) error {
+	if broker.CallKind(kind) != broker.CallOffer {
+		return nil
+	}
+	if x := n.broker.Topology().FindNode(from); x == nil || x.Group == nil || x.Group.Name != n.self.Group.Name {
+		return fmt.Errorf("broker %s is no member of broker group %s", from, n.self.Group.Name)
+	}
+	return nil
 }
 
 // startCalling lets this broker ask those of its zone.
