@@ -92,6 +92,10 @@
 //     given up for a bound is counted and logged.
 //   - An operator may decide about what waits, as a client may: the record says who
 //     and why (Order), and the first decision in the log counts.
+//   - What the group lost with the tail of a log and is offered again (OfferTail) counts
+//     once for the place where it stood (fold_again.go). A destination that landed it there
+//     settles its number without landing it; consumer groups that are known to have settled
+//     it there do not get it.
 //   - A delayed message waits in the log of the group that took it, and in the index
 //     of the hour in which it is due. The due loop appends it again, with a cause
 //     that names where it waited; the fold lets the first of such a copy and a

@@ -144,7 +144,7 @@ func (c *counter) count(e commitlog.Entry) error {
 		return err
 	}
 	n.Kinds[string(kind)]++
-	if !kind.isMessage() {
+	if !kind.IsMessage() {
 		return nil
 	}
 	n.Messages++
@@ -191,8 +191,8 @@ const (
 	TailBroker    TailKind = "broker"    // progress, decisions and marks of the broker itself, and what it makes of them
 )
 
-// isMessage reports whether it is something that a client of this group published.
-func (k TailKind) isMessage() bool {
+// IsMessage reports whether it is something that a client of this group published.
+func (k TailKind) IsMessage() bool {
 	return k == TailMessage || k == TailDelayed || k == TailHalf || k == TailCommitted
 }
 

@@ -207,7 +207,7 @@ func (o *offering) one(i int, x *Offered) error {
 	switch {
 	case kind == TailRollback, kind == TailRecall:
 		return o.decision(i, x, kind)
-	case !kind.isMessage():
+	case !kind.IsMessage():
 		return refuse(KindInvalid, "it is no message of a client")
 	}
 	return o.message(i, x, kind)

@@ -116,7 +116,7 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 }
 
 func (q *TailQuery) wants(k TailKind, v record.View) bool {
-	return (q.All || k.isMessage()) && q.matches(v)
+	return (q.All || k.IsMessage()) && q.matches(v)
 }
 
 func (q *TailQuery) matches(v record.View) bool {
@@ -227,7 +227,7 @@ func (d *decisions) not(k TailKind, v record.View) string {
 }
 
 // isOffered reports whether records of the kind are offered again.
-func (k TailKind) isOffered() bool { return k.isMessage() || k == TailRollback || k == TailRecall }
+func (k TailKind) isOffered() bool { return k.IsMessage() || k == TailRollback || k == TailRecall }
 
 // stood says where a record stood and on which flow it left.
 func (d *decisions) stood(k TailKind, v *record.View, info *tails.Info, after record.Position) (record.Again, *Route) {

@@ -26,6 +26,7 @@
 //	GET /v1/brokergroup/extent     count records between two positions of the log (members): from, to
 //	GET /v1/tails             what a member's log had and its group has not; with ?id= a page of one:
 //	                          from, after, limit, topic, message, all, whole
+//	POST /v1/tails/offer      offer a part of one to the group's master again
 //	POST /v1/tails/drop       remove one for ever
 //
 // The server binds loopback addresses only, unless it has a TLS configuration

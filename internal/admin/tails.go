@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"time"
@@ -15,6 +17,10 @@ type Tails interface {
 	List(ctx context.Context) ([]Tail, error)
 	// Messages returns a page of one.
 	Messages(ctx context.Context, q TailQuery) (TailPage, error)
+	// Offer offers a part of one to the group's master. A *RequestError when there is none,
+	// when another offer has begun, or when the master does not answer: what was asked for
+	// may have been done then.
+	Offer(ctx context.Context, by string, o TailOffer) ([]TailOffered, error)
 	// Drop removes one for ever; a *RequestError when there is none.
 	Drop(ctx context.Context, by string, o TailDrop) ([]Tail, error)
 }
@@ -37,6 +43,60 @@ type Tail struct {
 	Kinds     map[string]int `json:"kinds"`    // of records
 	Topics    []TailTopic    `json:"topics,omitempty"`
 	More      int            `json:"more,omitempty"` // messages of further topics
+	Waiting   int            `json:"waiting"`        // messages that were not offered again, or refused
+	Offer     *TailProgress  `json:"offer,omitempty"`
+}
+
+// TailProgress is what became of a tail's messages when it was offered again last.
+type TailProgress struct {
+	Offered    int          `json:"offered"`    // stored again, now or before
+	Duplicates int          `json:"duplicates"` // published again by their clients since
+	Decided    int          `json:"decided"`    // decided since, or kept by the group
+	Not        int          `json:"not"`        // the tail says that they are not to be: recalled, rolled back, or committed in it
+	Refused    int          `json:"refused"`
+	Reasons    []TailReason `json:"reasons,omitempty"`   // of what was refused
+	Under      bool         `json:"under_way,omitempty"` // it did not come to the end
+	Topic      string       `json:"topic,omitempty"`     // it was of this one only
+	By         string       `json:"by"`
+	Why        string       `json:"why"`
+	At         time.Time    `json:"at"`
+}
+
+// TailReason says how many messages were refused for it.
+type TailReason struct {
+	Text     string `json:"text"`
+	Messages int    `json:"messages"`
+}
+
+// TailOffer orders a part of a tail to be offered again: from a position on, as much as
+// one request does.
+type TailOffer struct {
+	ID       string `json:"id"`
+	Topic    string `json:"topic,omitempty"` // only messages of it
+	From     uint64 `json:"from"`            // TailOffered.Next; 0 = from its beginning
+	After    uint64 `json:"after"`           // TailOffered.After
+	Dry      bool   `json:"dry_run,omitempty"`
+	Reroute  bool   `json:"reroute,omitempty"` // also what left for another destination than it would now
+	Why      string `json:"why"`
+	Operator string `json:"operator,omitempty"` // who the caller says that they are
+}
+
+// TailOffered is what became of a part of a tail.
+type TailOffered struct {
+	Next     uint64         `json:"next"` // position to go on from; 0 = that was all
+	After    uint64         `json:"after"`
+	Bytes    int            `json:"bytes"`    // of the records that were looked at
+	Outcomes map[string]int `json:"outcomes"` // records by what became of them
+	Refused  []TailRefused  `json:"refused,omitempty"`
+	Held     string         `json:"held,omitempty"` // why the record at Next has to be offered later
+}
+
+// TailRefused is a record that was refused.
+type TailRefused struct {
+	Topic     string `json:"topic"`
+	MessageID string `json:"message_id"`
+	Kind      string `json:"kind"`
+	Why       string `json:"why"`
 }
 
 // TailTopic counts the messages of a topic in a tail.
@@ -81,9 +141,10 @@ type TailMessage struct {
 	Stored       time.Time `json:"stored,omitzero"`
 	DeliverAt    time.Time `json:"deliver_at,omitzero"`
 	BodySize     int       `json:"body_size"`
-	Body         []byte    `json:"body,omitempty"`   // its beginning
-	Not          string    `json:"not,omitempty"`    // why it is not offered again
-	Record       []byte    `json:"record,omitempty"` // of TailQuery.Whole
+	Body         []byte    `json:"body,omitempty"`       // its beginning
+	Not          string    `json:"not,omitempty"`        // why it is not offered again
+	SettledBy    []string  `json:"settled_by,omitempty"` // consumer groups known to have settled it there: they do not get it again
+	Record       []byte    `json:"record,omitempty"`     // of TailQuery.Whole
 }
 
 // TailDrop removes a tail.
@@ -108,6 +169,9 @@ func (s *Server) tailRoutes(mux *http.ServeMux, d Tails) {
 			page.Messages = orEmpty(page.Messages)
 			return page, err
 		})
+	})
+	mux.HandleFunc("POST /v1/tails/offer", func(w http.ResponseWriter, r *http.Request) {
+		serveOrder(s, w, r, maxRequest, func(o TailOffer) ([]TailOffered, error) { return d.Offer(r.Context(), inName(o.Operator, r), o) })
 	})
 	mux.HandleFunc("POST /v1/tails/drop", func(w http.ResponseWriter, r *http.Request) {
 		serveOrder(s, w, r, maxRequest, func(o TailDrop) ([]Tail, error) {
@@ -154,6 +218,17 @@ func (c *Client) Tails(ctx context.Context, addr string) ([]Tail, error) {
 func (c *Client) TailMessages(ctx context.Context, addr string, q TailQuery) (TailPage, error) {
 	return get[TailPage](ctx, c, addr, "/v1/tails?"+q.values().Encode())
 }
+
+// OfferTail has a member offer a part of a tail to its group's master.
+func (c *Client) OfferTail(ctx context.Context, addr string, o TailOffer) (TailOffered, error) {
+	list, err := post[[]TailOffered](ctx, c, addr, "/v1/tails/offer", o)
+	if err != nil || len(list) != 1 {
+		return TailOffered{}, cmp.Or(err, errOneOffer)
+	}
+	return list[0], nil
+}
+
+var errOneOffer = errors.New("the answer is not of one offer")
 
 // DropTail has a member remove a tail.
 func (c *Client) DropTail(ctx context.Context, addr string, o TailDrop) ([]Tail, error) {

@@ -120,6 +120,9 @@ func (n *groupNode) note() string {
 	if n.Tails > 0 {
 		notes = append(notes, fmt.Sprintf("keeps %s of %s that the group has not: see mqrouter tail list",
 			count(n.TailMessages, "message", "messages"), count(n.Tails, "tail", "tails")))
+		if n.TailWaiting > 0 {
+			notes = append(notes, fmt.Sprintf("%d of them wait to be offered again", n.TailWaiting))
+		}
 	}
 	return strings.Join(notes, "; ")
 }

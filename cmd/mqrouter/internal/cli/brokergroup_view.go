@@ -55,6 +55,7 @@ type groupNode struct {
 	Problem   string   `json:"problem,omitempty"`
 
 	TailMessages int `json:"tail_messages,omitempty"` // of clients, in all of them
+	TailWaiting  int `json:"tail_waiting,omitempty"`  // of these, not offered again, or refused
 
 	member *admin.Member // nil: it does not answer, or is no member
 	info   *zone.NodeInfo
@@ -118,6 +119,7 @@ func viewGroup(t *zone.Topology, g *zone.GroupInfo, all []admin.Status) *brokerG
 		row.Tails = len(m.Tails)
 		for _, x := range m.Tails {
 			row.TailMessages += x.Messages
+			row.TailWaiting += x.Waiting
 		}
 		v.hear(m.Epoch, m.Master, m.InSync, m.Proposed)
 		v.hearOfConsul(m)

@@ -18,8 +18,8 @@ import (
 func newTail(e *env) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tail",
-		Short: "List, show and drop what a fail-over gave up",
-		Long: `List, show and drop what a fail-over gave up: the end of an old master's log that the
+		Short: "List, show, offer again and drop what a fail-over gave up",
+		Long: `List, show, offer again and drop what a fail-over gave up: the end of an old master's log that the
 group does not have. When the node returns, it saves that as a tail in its data folder
 before it drops it from its log, if anybody may have been told that it was stored, and
 follows the new master then. Each node keeps its own tails, until an operator drops them.
@@ -27,7 +27,7 @@ follows the new master then. Each node keeps its own tails, until an operator dr
 A message is acknowledged for sure when its node knew it to be committed, and perhaps
 otherwise: of the last moments before a crash nobody knows.`,
 	}
-	c.AddCommand(newTailList(e), newTailShow(e), newTailDrop(e))
+	c.AddCommand(newTailList(e), newTailShow(e), newTailOffer(e), newTailDrop(e))
 	return c
 }
 
@@ -123,15 +123,38 @@ func printTails(w io.Writer, rows []admin.Tail) {
 		fmt.Fprintln(w, "no node keeps a tail")
 		return
 	}
-	t := newTable("TAIL", "BROKER GROUP", "NODE", "SAVED", "MESSAGES", "ACKNOWLEDGED", "OTHER RECORDS", "SIZE", "TOPICS", "NOTE")
+	t := newTable("TAIL", "BROKER GROUP", "NODE", "SAVED", "MESSAGES", "ACKNOWLEDGED", "WAITING", "OTHER RECORDS", "SIZE", "TOPICS", "NOTE")
 	for _, x := range rows {
 		note := "a fail-over by order gave it up"
 		if !x.Forced {
 			note = "of topics that are acknowledged early"
 		}
-		t.row(x.ID, x.Group, x.Node, x.Saved.Local().Format(time.DateTime), x.Messages, acknowledged(x.Certain, x.Messages), x.Records-x.Messages, size(uint64(x.Bytes)), topicsInTail(&x), note)
+		if x.Offer != nil {
+			note += "; " + offerNote(x.Offer)
+		}
+		t.row(x.ID, x.Group, x.Node, x.Saved.Local().Format(time.DateTime), x.Messages, acknowledged(x.Certain, x.Messages), x.Waiting, x.Records-x.Messages, size(uint64(x.Bytes)), topicsInTail(&x), note)
 	}
 	t.print(w)
+}
+
+// offerNote says what became of a tail that was offered.
+func offerNote(o *admin.TailProgress) string {
+	s := fmt.Sprintf("offered again %s by %s: %d stored", o.At.Local().Format(time.DateTime), plain(o.By), o.Offered)
+	for _, x := range []struct {
+		n    int
+		what string
+	}{{o.Duplicates, "published again since"}, {o.Decided, "decided since"}, {o.Not, "not to be offered"}, {o.Refused, "refused"}} {
+		if x.n > 0 {
+			s += fmt.Sprintf(", %d %s", x.n, x.what)
+		}
+	}
+	for _, r := range o.Reasons {
+		s += fmt.Sprintf(" (%d: %s)", r.Messages, plain(r.Text))
+	}
+	if o.Under {
+		s += ", did not come to its end"
+	}
+	return s
 }
 
 // acknowledged says how many of the messages were.
@@ -238,6 +261,7 @@ func printTailMessages(w io.Writer, list []admin.TailMessage) {
 		line("tag", m.Tag)
 		line("keys", strings.Join(m.Keys, " "))
 		line("not offered", m.Not)
+		line("settled by", strings.Join(m.SettledBy, " "))
 		if len(m.Body) > 0 {
 			line("body", preview(m.Body, m.BodySize))
 		}

@@ -39,6 +39,8 @@ type memberNode struct {
 
 	tails      *tails.Store // what the log had and the group has not
 	tailReader *broker.TailReader
+	toMaster   *toMaster  // for what of tails is offered
+	offering   sync.Mutex // held while a part of a tail is offered
 
 	life      atomic.Pointer[life]               // nil between two
 	forwarder atomic.Pointer[rocketmq.Forwarder] // what passes clients on; nil when nothing does
@@ -101,6 +103,9 @@ func (m *memberNode) start(ctx context.Context) error {
 		return err
 	}
 	if err := m.startSessions(ctx, others); err != nil {
+		return err
+	}
+	if m.toMaster, err = newToMaster(m); err != nil {
 		return err
 	}
 	m.watched.queues.add(m.usage)

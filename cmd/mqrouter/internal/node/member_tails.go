@@ -52,6 +52,15 @@ func tailOf(x tails.Info, self *zone.NodeInfo) admin.Tail {
 	t := admin.Tail{ID: x.ID, Group: x.Group, Node: string(self.Name), Epoch: x.Epoch, From: uint64(x.From), End: uint64(x.End),
 		Committed: uint64(x.Committed), Forced: x.Forced, Saved: x.Saved, Bytes: x.Bytes,
 		Records: x.Counts.Records, Messages: x.Counts.Messages, Certain: x.Counts.Certain, Kinds: x.Counts.Kinds, More: x.Counts.More}
+	t.Waiting = x.Waiting()
+	if p := x.Progress; p != nil {
+		sum := sumOf(p)
+		t.Offer = &admin.TailProgress{Offered: sum.Offered, Duplicates: sum.Duplicate, Decided: sum.Decided, Not: sum.Not, Refused: sum.Refused,
+			Under: p.Next > 0, Topic: p.Pass, By: p.By, Why: p.Why, At: p.At}
+		for _, r := range p.Reasons {
+			t.Offer.Reasons = append(t.Offer.Reasons, admin.TailReason(r))
+		}
+	}
 	for _, p := range x.Counts.Topics {
 		t.Topics = append(t.Topics, admin.TailTopic(p))
 	}
@@ -81,6 +90,9 @@ func tailMessage(r *broker.TailRecord, whole bool) admin.TailMessage {
 	if r.Certain {
 		m.Acknowledged = "yes"
 	}
+	for _, g := range r.Again.Groups {
+		m.SettledBy = append(m.SettledBy, string(g))
+	}
 	v := r.Record
 	if len(v.Bytes()) == 0 {
 		return m
@@ -103,18 +115,20 @@ func tailMeters(m *meterSet) func(*look) {
 	kept := m.gauge("mqrouter.tails", "{tail}", "Tails that this node keeps: what its log had and its group has not.")
 	size := m.gauge("mqrouter.tails.size", "By", "Bytes of these tails on the disk.")
 	messages := m.gauge("mqrouter.tails.messages", "{message}", "Messages of clients in these tails.")
+	waiting := m.gauge("mqrouter.tails.waiting", "{message}", "Of these, messages that were not offered again, or refused.")
 	return func(l *look) {
 		s := l.status.Member
 		if s == nil {
 			return
 		}
-		var bytes, count int64
+		var bytes, count, wait int64
 		for _, t := range s.Tails {
-			bytes, count = bytes+t.Bytes, count+int64(t.Messages)
+			bytes, count, wait = bytes+t.Bytes, count+int64(t.Messages), wait+int64(t.Waiting)
 		}
 		l.ObserveInt64(kept, int64(len(s.Tails)))
 		l.ObserveInt64(size, bytes)
 		l.ObserveInt64(messages, count)
+		l.ObserveInt64(waiting, wait)
 	}
 }
 
