@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"path"
+	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -107,11 +108,18 @@ func (s *Store) SetProgress(id string, p *Progress) error {
 		if err := s.writeProgress(tmp, text); err != nil {
 			return err
 		}
-		s.list = nil
+		s.list = nil // unless all goes well, the folder says
 		if err := s.fs.Rename(tmp, path.Join(s.dir, list[i].name()+offeredSuffix)); err != nil {
 			return err
 		}
-		return s.fs.SyncDir(s.dir)
+		if err := s.fs.SyncDir(s.dir); err != nil {
+			return err
+		}
+		if list = slices.Clone(list); err == nil { // of load
+			kept := *p
+			list[i].Progress, s.list = &kept, list
+		}
+		return nil
 	}
 	return errors.Join(ErrNone, err)
 }

@@ -154,38 +154,61 @@ type offerPage struct {
 	out  admin.TailOffered
 }
 
+// offer offers the records in their order. It counts nothing of what comes behind a record
+// that is held, which is offered again with it.
 func (x *offerPage) offer(ctx context.Context, page []broker.TailRecord, how broker.OfferOptions) error {
-	var list []broker.Offered
-	var from []*broker.TailRecord
-	for i := range page {
-		r := &page[i]
-		g, grouped := broker.MessageGroupOf(&r.Record)
-		switch {
-		case r.Not != "":
-			x.count(r, broker.OfferDecided, r.Not)
-		case grouped && slices.Contains(x.p.Blocked, tails.Blocked{Topic: string(g.Topic), Group: g.Group}):
-			x.count(r, broker.OfferRefused, broker.OfferBehind)
-		default:
-			list, from = append(list, r.Offered()), append(from, r)
+	for len(page) > 0 && x.out.Held == "" {
+		var list []broker.Offered
+		n := 0
+		for n < len(page) && broker.OfferBatch(list) == len(list) {
+			if !x.judged(&page[n]) {
+				list = append(list, page[n].Offered())
+			}
+			n++
 		}
+		if fit := broker.OfferBatch(list); fit < len(list) { // the last one is for the next call
+			list, n = list[:fit], n-1
+		}
+		if err := x.call(ctx, page[:n], list, how); err != nil {
+			return err
+		}
+		page = page[n:]
 	}
-	for len(list) > 0 && x.out.Held == "" {
-		n := broker.OfferBatch(list)
-		results, err := broker.Offer(ctx, x.d.m.toMaster, x.d.m.self.Group.Name, list[:n], how)
-		if err != nil {
+	return nil
+}
+
+// judged reports whether what becomes of a record is known without its master.
+func (x *offerPage) judged(r *broker.TailRecord) bool {
+	g, ok := broker.MessageGroupOf(&r.Record)
+	return r.Not != "" || ok && slices.Contains(x.p.Blocked, tails.Blocked{Topic: string(g.Topic), Group: g.Group})
+}
+
+// call offers what of the records is not judged, the list, and counts what became of all.
+func (x *offerPage) call(ctx context.Context, page []broker.TailRecord, list []broker.Offered, how broker.OfferOptions) error {
+	known := make([]bool, len(page)) // before the calls' results block more
+	for i := range page {
+		known[i] = x.judged(&page[i])
+	}
+	var results []broker.OfferResult
+	if len(list) > 0 {
+		var err error
+		if results, err = broker.Offer(ctx, x.d.m.toMaster, x.d.m.self.Group.Name, list, how); err != nil {
 			return &admin.RequestError{Status: http.StatusServiceUnavailable, Err: err}
 		}
-		for i, r := range results {
-			if r.Outcome == broker.OfferHeld {
-				// What was refused behind it is looked at again with it.
-				x.out.Next, x.out.After, x.out.Held = uint64(from[i].Position), uint64(from[i].After), r.Text
-				break
-			}
-			if err := x.count(from[i], r.Outcome, r.Text); err != nil {
-				return err
-			}
+	}
+	for i := range page {
+		r := &page[i]
+		was := broker.OfferResult{Outcome: broker.OfferRefused, Text: broker.OfferBehind}
+		if !known[i] {
+			was, results = results[0], results[1:]
 		}
-		list, from = list[n:], from[n:]
+		if was.Outcome == broker.OfferHeld {
+			x.out.Next, x.out.After, x.out.Held = uint64(r.Position), uint64(r.After), was.Text
+			return nil
+		}
+		if err := x.count(r, was.Outcome, was.Text); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -201,7 +224,7 @@ func (x *offerPage) count(r *broker.TailRecord, o broker.OfferOutcome, text stri
 	if len(v.Bytes()) > 0 {
 		x.out.Bytes += len(v.Bytes())
 	}
-	if o == broker.OfferRefused {
+	if o == broker.OfferRefused && r.Not == "" {
 		if len(x.out.Refused) < offerRefused {
 			x.out.Refused = append(x.out.Refused, admin.TailRefused{Topic: string(v.Topic()), MessageID: string(v.MessageID()), Kind: string(r.Kind), Why: text})
 		}
