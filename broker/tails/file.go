@@ -54,7 +54,8 @@ type Source interface {
 }
 
 // Save keeps what the log has from h.From to h.End. At nil it is durable. One that is
-// kept already is not written again.
+// kept already is not written again, unless its file is damaged; other damaged files
+// count like tails.
 //
 // Errors: ErrRoom; those of the disk (disk.IsFull) and of the log, the context's.
 // Nothing is left of a tail that could not be saved.
@@ -66,11 +67,15 @@ func (s *Store) Save(ctx context.Context, h Head, log Source) (Info, error) {
 		return Info{}, err
 	}
 	var have int64
+	count := 0
 	for _, x := range list {
-		if x.name() == h.name() {
+		switch {
+		case x.file != h.name():
+			have += x.Bytes
+			count++
+		case x.Damage == nil:
 			return x, nil
 		}
-		have += x.Bytes
 	}
 	text, err := json.Marshal(&h)
 	if err != nil {
@@ -81,8 +86,8 @@ func (s *Store) Save(ctx context.Context, h Head, log Source) (Info, error) {
 	switch {
 	case len(text) > maxHead:
 		return Info{}, &FileError{Name: h.name(), What: "the head is too large"}
-	case len(list) >= MaxTails || have+size > s.max:
-		return Info{}, fmt.Errorf("%w: %d of at most %d, %d bytes of at most %d, and this one has %d", ErrRoom, len(list), MaxTails, have, s.max, size)
+	case count >= MaxTails || have+size > s.max:
+		return Info{}, fmt.Errorf("%w: %d of at most %d, %d bytes of at most %d, and this one has %d", ErrRoom, count, MaxTails, have, s.max, size)
 	}
 	if err := s.fs.MkdirAll(s.dir); err != nil {
 		return Info{}, err
@@ -103,7 +108,7 @@ func (s *Store) Save(ctx context.Context, h Head, log Source) (Info, error) {
 	if err := s.fs.SyncDir(s.dir); err != nil {
 		return Info{}, err
 	}
-	return Info{ID: h.ID(), Bytes: end, Head: h}, nil
+	return Info{ID: h.ID(), Bytes: end, Head: h, file: h.name()}, nil
 }
 
 // write writes the whole file and makes it durable.
@@ -173,21 +178,26 @@ func appendBlock(dst []byte, from, next record.Position, size int, base bool) []
 type reader struct {
 	name string
 	f    disk.File
-	size int64
 	head Head
 	off  int64 // of the first block
 }
 
-func openFile(fsys disk.FS, name string) (*reader, error) {
+// openFile opens a file and reads its head. The size is told of a damaged one, too.
+func openFile(fsys disk.FS, name string) (r *reader, size int64, err error) {
 	f, err := fsys.Open(name)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	r := &reader{name: path.Base(name), f: f}
-	if err := r.begin(); err != nil {
-		return nil, errors.Join(err, f.Close())
+	r = &reader{name: path.Base(name), f: f}
+	if size, err = f.Size(); err != nil {
+		err = r.bad("it cannot be read", err)
+	} else {
+		err = r.begin()
 	}
-	return r, nil
+	if err != nil {
+		return nil, size, errors.Join(err, f.Close())
+	}
+	return r, size, nil
 }
 
 func (r *reader) close() { r.f.Close() }
@@ -208,10 +218,6 @@ func (r *reader) read(b []byte, off int64) error {
 }
 
 func (r *reader) begin() error {
-	var err error
-	if r.size, err = r.f.Size(); err != nil {
-		return r.bad("it cannot be read", err)
-	}
 	var b [prefixLen]byte
 	if err := r.read(b[:], 0); err != nil {
 		return err
@@ -244,7 +250,7 @@ func (s *Store) Scan(ctx context.Context, id string, from record.Position, fn fu
 	if err != nil {
 		return err
 	}
-	r, err := openFile(s.fs, path.Join(s.dir, info.name()))
+	r, _, err := openFile(s.fs, path.Join(s.dir, info.file))
 	if err != nil {
 		return err
 	}

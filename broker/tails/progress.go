@@ -109,7 +109,7 @@ func (s *Store) SetProgress(id string, p *Progress) error {
 			return err
 		}
 		s.list = nil // unless all goes well, the folder says
-		if err := s.fs.Rename(tmp, path.Join(s.dir, list[i].name()+offeredSuffix)); err != nil {
+		if err := s.fs.Rename(tmp, path.Join(s.dir, list[i].file+offeredSuffix)); err != nil {
 			return err
 		}
 		if err := s.fs.SyncDir(s.dir); err != nil {
@@ -142,7 +142,7 @@ func (s *Store) writeProgress(name string, text []byte) (err error) {
 // progress reads what is kept of a tail; nil when nothing is, or it cannot be read: the
 // next offer makes it anew.
 func (s *Store) progress(x *Info) *Progress {
-	f, err := s.fs.Open(path.Join(s.dir, x.name()+offeredSuffix))
+	f, err := s.fs.Open(path.Join(s.dir, x.file+offeredSuffix))
 	if err != nil {
 		return nil
 	}

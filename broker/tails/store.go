@@ -98,6 +98,10 @@ type Info struct {
 	Bytes int64 // of its file
 	Head
 	Progress *Progress // nil = it was not offered again; not to be changed
+	// Damage says why the file cannot be read as a tail: then the ID is the file's name,
+	// and the Head is empty.
+	Damage error
+	file   string // its name
 }
 
 // Store is the tails in a folder. Make one with New.
@@ -131,8 +135,8 @@ func (h *Head) ID() string {
 
 func (h *Head) name() string { return fmt.Sprintf("%016x-%s%s", uint64(h.Incarnation), h.ID(), suffix) }
 
-// List returns the tails, oldest lineage first. It reads their heads, once. A file that
-// is damaged is an error beside the others.
+// List returns the tails, oldest lineage first, and before them the files that cannot be
+// read as one. It reads their heads, once unless there is such a file.
 func (s *Store) List() ([]Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,7 +144,7 @@ func (s *Store) List() ([]Info, error) {
 	return slices.Clone(list), err
 }
 
-// load returns the tails, and keeps what it read unless a file could not be. mu is held.
+// load returns what List does, and keeps it unless a file could not be read. mu is held.
 func (s *Store) load() ([]Info, error) {
 	if s.list != nil {
 		return s.list, nil
@@ -149,58 +153,55 @@ func (s *Store) load() ([]Info, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	list, errs := []Info{}, []error(nil)
+	list, whole := []Info{}, true
 	for _, n := range names {
 		if !strings.HasSuffix(n, suffix) {
 			continue
 		}
-		info, err := s.head(n)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
+		info := s.head(n)
+		whole = whole && info.Damage == nil
 		list = append(list, info)
 	}
 	sortInfos(list)
-	if len(errs) > 0 {
-		return list, errors.Join(errs...)
+	if whole {
+		s.list = list
 	}
-	s.list = list
 	return list, nil
 }
 
 func sortInfos(list []Info) {
 	slices.SortFunc(list, func(a, b Info) int {
-		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.From, b.From), cmp.Compare(a.End, b.End), cmp.Compare(a.Incarnation, b.Incarnation))
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.From, b.From), cmp.Compare(a.End, b.End), cmp.Compare(a.Incarnation, b.Incarnation), cmp.Compare(a.ID, b.ID))
 	})
 }
 
-func (s *Store) head(name string) (Info, error) {
-	r, err := openFile(s.fs, path.Join(s.dir, name))
+// head tells of a file.
+func (s *Store) head(name string) Info {
+	r, size, err := openFile(s.fs, path.Join(s.dir, name))
 	if err != nil {
-		return Info{}, err
+		return Info{ID: name, Bytes: size, Damage: err, file: name}
 	}
 	defer r.close()
 	if r.head.name() != name {
-		return Info{}, &FileError{Name: name, What: "the file is of another tail"}
+		return Info{ID: name, Bytes: size, Damage: &FileError{Name: name, What: "the file is of another tail"}, file: name}
 	}
-	x := Info{ID: r.head.ID(), Bytes: r.size, Head: r.head}
+	x := Info{ID: r.head.ID(), Bytes: size, Head: r.head, file: name}
 	x.Progress = s.progress(&x)
-	return x, nil
+	return x
 }
 
-// Find returns the tail of an id.
+// Find returns the tail of an id; with the id of a damaged one comes its Damage.
 func (s *Store) Find(id string) (Info, error) {
 	list, err := s.List()
 	for i := len(list) - 1; i >= 0; i-- {
 		if list[i].ID == id {
-			return list[i], nil
+			return list[i], list[i].Damage
 		}
 	}
 	return Info{}, errors.Join(ErrNone, err)
 }
 
-// Drop removes a tail for ever; at nil that is durable.
+// Drop removes a tail, or what is left of one, for ever; at nil that is durable.
 func (s *Store) Drop(id string) (Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,12 +212,10 @@ func (s *Store) Drop(id string) (Info, error) {
 	}
 	x := list[i]
 	s.list = nil // whatever becomes of it, the folder says
-	if x.Progress != nil {
-		if err := s.fs.Remove(path.Join(s.dir, x.name()+offeredSuffix)); err != nil {
-			return x, err
-		}
+	if err := s.fs.Remove(path.Join(s.dir, x.file+offeredSuffix)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return x, err
 	}
-	if err := s.fs.Remove(path.Join(s.dir, x.name())); err != nil {
+	if err := s.fs.Remove(path.Join(s.dir, x.file)); err != nil {
 		return x, err
 	}
 	return x, s.fs.SyncDir(s.dir)

@@ -274,3 +274,50 @@ func TestADamagedTailIsTold(t *testing.T) {
 		}
 	}
 }
+
+// TestADamagedTailIsInNobodysWay: beside a file that cannot be read others are listed,
+// saved and dropped, and it can be dropped by its name; saving the same again mends it.
+func TestADamagedTailIsInNobodysWay(t *testing.T) {
+	w, mem := write(t, 12), disk.NewMem()
+	h := w.head(5)
+	if _, err := New(mem, "d", 0).Save(t.Context(), h, w); err != nil {
+		t.Fatal(err)
+	}
+	spoil := func() {
+		f, err := mem.Open(path.Join("d", h.name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{0xff}, 20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spoil()
+	s := New(mem, "d", 0)
+	other := w.head(8)
+	if _, err := s.Save(t.Context(), other, w); err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.List()
+	if err != nil || len(list) != 2 || list[0].ID != h.name() || list[0].Damage == nil || list[0].Bytes == 0 || list[1].ID != other.ID() || list[1].Damage != nil {
+		t.Fatalf("listed: %+v, %v", list, err)
+	}
+	var damage *FileError
+	if _, err := s.Find(h.name()); !errors.As(err, &damage) {
+		t.Errorf("a damaged one is found: %v", err)
+	}
+	if _, err := s.Save(t.Context(), h, w); err != nil {
+		t.Fatal(err)
+	}
+	if x, err := s.Find(h.ID()); err != nil || x.Damage != nil {
+		t.Errorf("saved again: %+v, %v", x, err)
+	}
+	spoil()
+	s = New(mem, "d", 0)
+	if x, err := s.Drop(h.name()); err != nil || x.Damage == nil {
+		t.Errorf("dropped: %+v, %v", x, err)
+	}
+	if list, err := s.List(); err != nil || len(list) != 1 {
+		t.Errorf("left: %+v, %v", list, err)
+	}
+}

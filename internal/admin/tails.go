@@ -45,6 +45,7 @@ type Tail struct {
 	More      int            `json:"more,omitempty"` // messages of further topics
 	Waiting   int            `json:"waiting"`        // messages that were not offered again, or refused
 	Offer     *TailProgress  `json:"offer,omitempty"`
+	Damage    string         `json:"damage,omitempty"` // why its file cannot be read: then the id is the file's name, and only Node and Bytes are told
 }
 
 // TailProgress is what became of a tail's messages when it was offered again last.

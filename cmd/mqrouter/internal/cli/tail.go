@@ -125,6 +125,10 @@ func printTails(w io.Writer, rows []admin.Tail) {
 	}
 	t := newTable("TAIL", "BROKER GROUP", "NODE", "SAVED", "MESSAGES", "ACKNOWLEDGED", "WAITING", "OTHER RECORDS", "SIZE", "TOPICS", "NOTE")
 	for _, x := range rows {
+		if x.Damage != "" {
+			t.row(x.ID, x.Group, x.Node, "-", "-", "-", "-", "-", size(uint64(x.Bytes)), "-", plain(x.Damage))
+			continue
+		}
 		note := "a fail-over by order gave it up"
 		if !x.Forced {
 			note = "of topics that are acknowledged early"

@@ -33,10 +33,7 @@ const (
 // List implements admin.Tails.
 func (d tailDesk) List(context.Context) ([]admin.Tail, error) {
 	list, err := d.m.tails.List()
-	if err != nil && len(list) == 0 {
-		return nil, err
-	}
-	return tailsOf(list, d.m.self), nil
+	return tailsOf(list, d.m.self), err
 }
 
 // tailsOf tells of tails.
@@ -49,6 +46,9 @@ func tailsOf(list []tails.Info, self *zone.NodeInfo) []admin.Tail {
 }
 
 func tailOf(x tails.Info, self *zone.NodeInfo) admin.Tail {
+	if x.Damage != nil {
+		return admin.Tail{ID: x.ID, Group: string(self.Group.Name), Node: string(self.Name), Bytes: x.Bytes, Damage: x.Damage.Error()}
+	}
 	t := admin.Tail{ID: x.ID, Group: x.Group, Node: string(self.Name), Epoch: x.Epoch, From: uint64(x.From), End: uint64(x.End),
 		Committed: uint64(x.Committed), Forced: x.Forced, Saved: x.Saved, Bytes: x.Bytes,
 		Records: x.Counts.Records, Messages: x.Counts.Messages, Certain: x.Counts.Certain, Kinds: x.Counts.Kinds, More: x.Counts.More}
