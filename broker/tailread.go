@@ -94,7 +94,7 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 		if x.Not == "" {
 			p.After = x.Position + 1
 		}
-		if !q.wants(kind, v) && !(q.Offered && kind.isOffered() && q.matches(v)) {
+		if !q.wants(kind, v) && (!q.Offered || !kind.isOffered() || !q.matches(v)) {
 			return nil
 		}
 		if len(e.Record) > 0 {
