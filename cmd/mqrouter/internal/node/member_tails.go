@@ -117,15 +117,15 @@ func tailMeters(m *meterSet) func(*look) {
 	messages := m.gauge("mqrouter.tails.messages", "{message}", "Messages of clients in these tails.")
 	waiting := m.gauge("mqrouter.tails.waiting", "{message}", "Of these, messages that were not offered again, or refused.")
 	return func(l *look) {
-		s := l.status.Member
-		if s == nil {
-			return
+		var list []admin.Tail // none of a broker that is its group's only node, which keeps none
+		if s := l.status.Member; s != nil {
+			list = s.Tails
 		}
 		var bytes, count, wait int64
-		for _, t := range s.Tails {
+		for _, t := range list {
 			bytes, count, wait = bytes+t.Bytes, count+int64(t.Messages), wait+int64(t.Waiting)
 		}
-		l.ObserveInt64(kept, int64(len(s.Tails)))
+		l.ObserveInt64(kept, int64(len(list)))
 		l.ObserveInt64(size, bytes)
 		l.ObserveInt64(messages, count)
 		l.ObserveInt64(waiting, wait)
