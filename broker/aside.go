@@ -1,7 +1,9 @@
 package broker
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"path"
 	"strings"
 	"time"
@@ -11,7 +13,7 @@ import (
 
 // SetAside moves the log of a store that is not open out of the way, so that the next
 // Open of a member finds none and is given its master's: as the folder
-// log.damaged-<time> beside it, whose name it returns. What was derived from the log,
+// log.damaged-<time> beside it, whose name it returns; "" when there was none. What was derived from the log,
 // indexes and snapshots, is removed. A power cut in between leaves a store without a
 // log, which is as good, or the old one.
 func SetAside(fsys disk.FS, dir string, at time.Time) (folder string, err error) {
@@ -39,7 +41,10 @@ func Forsake(fsys disk.FS, dir string, at time.Time) error {
 // moveLog gives the log another name, and removes what was derived from it.
 func moveLog(fsys disk.FS, dir, prefix string, at time.Time) (folder string, err error) {
 	folder = fmt.Sprintf("%s%s", prefix, at.UTC().Format("20060102T150405Z"))
-	if err := fsys.Rename(path.Join(dir, "log"), path.Join(dir, folder)); err != nil {
+	switch err := fsys.Rename(path.Join(dir, "log"), path.Join(dir, folder)); {
+	case errors.Is(err, fs.ErrNotExist): // a store that was received, and of which nothing is made yet
+		folder = ""
+	case err != nil:
 		return "", err
 	}
 	if err := fsys.SyncDir(dir); err != nil {

@@ -48,7 +48,7 @@
 // reached their budgets, one (the due loop) delivers delayed messages, one looks at
 // half messages whose time has come, one writes receipts, one forgets lite
 // topics that are not used any more, one reads the sealed part of the log, slowly, to
-// find what its disk has damaged (scrub.go). Of a replica only snapshots, trims and
+// find what its disk has damaged (scrub.go), which a member mends from another's (mend.go). Of a replica only snapshots, trims and
 // that check run; Lead starts the others. The log calls the fold on its own goroutine.
 // Everything else runs on the caller's: a Receive that waits costs a timer and a place in
 // a line, no goroutine. ServeWant starts one for its session and joins it.

@@ -175,7 +175,7 @@ func (b *Broker) finishInstall(o Options) error {
 	case err != nil:
 		return err
 	case len(text) < 4 || binary.LittleEndian.Uint32(text) != crc32.Checksum(text[4:], castagnoli) || json.Unmarshal(text[4:], &origin) != nil:
-		return &SnapshotError{Name: installName, What: "it is damaged; remove the broker's directory to begin anew"}
+		return &SnapshotError{Name: installName, What: "it is damaged; remove the broker's directory to begin anew", Damage: true}
 	case b.member == nil:
 		return &SnapshotError{Name: installName, What: "a store that was received belongs to a member of a group with replicas"}
 	}

@@ -34,7 +34,7 @@ type metrics struct {
 	lite                                       liteMetrics
 	registration                               metric.Registration
 	member                                     metric.Registration // nil when the broker is alone
-	scrubbed                                   metric.Int64Counter
+	scrubbed, mended                           metric.Int64Counter
 	damagedLog                                 metric.Registration
 }
 
@@ -81,6 +81,7 @@ func newMetrics(m metric.Meter, b *Broker) (*metrics, error) {
 	}
 	x.tailOffers = counter("mqrouter.broker.tails.offered", "records of tails that were offered here, by what became of them")
 	x.scrubbed = counter("mqrouter.log.scrubbed", "bytes of the sealed commit log that were checked in the background")
+	x.mended = counter("mqrouter.log.mended", "damaged segments of the commit log that were made anew from another node's")
 	var err, terr error
 	x.timers, terr = newTimerMetrics(m, counter)
 	x.tx, err = newTxMetrics(m)

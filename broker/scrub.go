@@ -51,9 +51,9 @@ func (b *Broker) scrubAdvice() string {
 	case b.member == nil:
 		return "read what is left before it goes; the group has no other copy: restore the segment file from a backup, or let retention pass"
 	case b.serves():
-		return "switch to another node (mqrouter brokergroup switch), then stop this one, empty its data folder and start it: it becomes a copy of the new master"
+		return "they are fetched from another node of the group; if its log says that this fails and none can be brought back that has them, switch to another node (mqrouter brokergroup switch), then stop this one, empty its data folder and start it"
 	}
-	return "stop this node, empty its data folder and start it: it becomes a copy of the master"
+	return "they are fetched from another node of the group; if its log says that this fails, stop this node, empty its data folder and start it: it becomes a copy of the master"
 }
 
 // Damaged returns what is known to be damaged of the sealed part of the log, for people;

@@ -210,7 +210,7 @@ func (b *Broker) restore(ctx context.Context) error {
 			refused = errors.Join(refused, err)
 		}
 		return errors.Join(&SnapshotError{Name: b.dir, What: fmt.Sprintf(
-			"the log begins at %d, so the fold cannot be made without a snapshot; restore one, or remove the store to begin anew", begin)}, refused)
+			"the log begins at %d, so the fold cannot be made without a snapshot; restore one, or remove the store to begin anew", begin), Damage: true}, refused)
 	}
 	if err := b.indexes.Recover(nil); err != nil {
 		return err

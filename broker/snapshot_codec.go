@@ -62,6 +62,9 @@ type SnapshotError struct {
 	Name string
 	What string
 	Err  error // the cause, or nil
+	// Damage says that the file is not what was once durable, and that nothing else stands
+	// in for it.
+	Damage bool
 }
 
 // Error names the file and what is wrong with it.

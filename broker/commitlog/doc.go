@@ -107,5 +107,7 @@
 // after a cut, positions may repeat the lost ones, but in another lineage.
 //
 // Damage in an older segment does not stop Open; it is logged, and reading there
-// returns a *CorruptError with the position.
+// returns a *CorruptError with the position. A Scrubber finds what nobody reads. Of a log
+// with replicas Mend makes such a segment anew from another member's log, in the file
+// mend.new, which takes the damaged one's name when it is whole and durable.
 package commitlog

@@ -18,6 +18,7 @@ type Member struct {
 	Incarnation string        `json:"incarnation,omitempty"` // of the log; empty: the store is empty
 	LogEpoch    uint64        `json:"log_epoch"`             // of the last lineage in the log; 0 = none
 	Diverged    bool          `json:"diverged,omitempty"`    // the log holds what the group's has not: it is set aside
+	Damaged     bool          `json:"damaged,omitempty"`     // the store cannot be opened for damage, and stays: Problem says why
 	SetAside    []string      `json:"set_aside,omitempty"`   // folders of logs that were moved out of the way
 	Tails       []Tail        `json:"tails,omitempty"`       // what the log had and the group has not
 	Lease       time.Duration `json:"lease,omitempty"`       // of a master: how long it may answer without hearing from the coordinator

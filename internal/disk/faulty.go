@@ -113,6 +113,14 @@ func (f *Faulty) List(dir string) ([]string, error) {
 	return f.fs.List(dir)
 }
 
+// Folders implements FS.
+func (f *Faulty) Folders(dir string) ([]string, error) {
+	if err := f.check(OpList, dir); err != nil {
+		return nil, err
+	}
+	return f.fs.Folders(dir)
+}
+
 // MkdirAll implements FS.
 func (f *Faulty) MkdirAll(dir string) error {
 	if err := f.check(OpMkdir, dir); err != nil {

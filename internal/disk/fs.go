@@ -23,6 +23,8 @@ type FS interface {
 	Remove(name string) error
 	// List returns the names (without folder) of the files in a folder, sorted.
 	List(dir string) ([]string, error)
+	// Folders returns the names of the folders in a folder, sorted.
+	Folders(dir string) ([]string, error)
 	// MkdirAll creates a folder and its parents durably.
 	MkdirAll(dir string) error
 	// SyncDir makes the names in a folder durable.
@@ -61,6 +63,10 @@ var ErrLocked = errors.New("disk: locked by another process")
 func IsFull(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
+
+// IsBroken reports whether the error says that the device could not read or write: bad
+// sectors, or a disk that is failing.
+func IsBroken(err error) bool { return errors.Is(err, syscall.EIO) }
 
 var (
 	_ FS   = OS{}

@@ -281,6 +281,24 @@ func (m *Mem) List(dir string) ([]string, error) {
 	return sortedKeys(d.names), nil
 }
 
+// Folders implements FS.
+func (m *Mem) Folders(dir string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	dir = path.Clean(dir)
+	if m.dirs[dir] == nil {
+		return nil, pathError("list", dir, fs.ErrNotExist)
+	}
+	var names []string
+	for d := range m.dirs {
+		if d != dir && path.Dir(d) == dir {
+			names = append(names, path.Base(d))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 // MkdirAll implements FS. Folders are durable at once.
 func (m *Mem) MkdirAll(dir string) error {
 	m.mu.Lock()

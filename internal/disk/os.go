@@ -52,6 +52,21 @@ func (OS) List(dir string) ([]string, error) {
 	return names, nil
 }
 
+// Folders implements FS.
+func (OS) Folders(dir string) ([]string, error) {
+	entries, err := os.ReadDir(filepath.FromSlash(dir)) // sorted
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
 // MkdirAll implements FS: each folder that it creates is synced into its parent.
 func (OS) MkdirAll(dir string) error {
 	dir = filepath.Clean(filepath.FromSlash(dir))

@@ -27,8 +27,9 @@ func TestOnlyMembersOfTheGroupFollowItsLog(t *testing.T) {
 		{"where there is no group", "", "", member, false},
 		{"where nobody is asked", "g", "g", nil, false},
 	}
-	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
+	for i := range 2 * len(cases) {
+		c, asks := cases[i/2], []wire.Type{wire.TypeFollow, wire.TypeFetch}[i%2]
+		t.Run(c.name+", "+asks.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPair(t, func(ctx context.Context, s *Session) {
 					if _, err := s.Recv(ctx); err == nil {
@@ -37,7 +38,7 @@ func TestOnlyMembersOfTheGroupFollowItsLog(t *testing.T) {
 					<-s.Done()
 				}, func(l, d *Options) { l.Group, d.Group, l.Fellow = c.own, c.group, c.fellow })
 				s := p.open(t, 1)
-				send(t, s, wire.TypeFollow, "follow")
+				send(t, s, asks, "please")
 				f := recv(t, s)
 				r, err := wire.ParseRefuse(f.Payload)
 				switch {

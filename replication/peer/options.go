@@ -94,7 +94,7 @@ type Options struct {
 	// acceptable; any answer but wire.CodeOK refuses the connection, and the
 	// text is told to the peer. Nil admits all. It must not block.
 	Admit func(wire.Hello) (code wire.Code, text string)
-	// Fellow is asked by a Listener, for each session that would follow the log of
+	// Fellow is asked by a Listener, for each session that would follow, or fetch of, the log of
 	// this node's broker group, whether the topology in force names the node, with
 	// this identity, as a member of that group. Nil = nobody. It must not block.
 	Fellow func(Identity) bool

@@ -157,7 +157,7 @@ func (c *conn) begin(h *wire.Header) *Session {
 // opens reports whether a frame of the type begins a session.
 func opens(t wire.Type) bool {
 	switch t {
-	case wire.TypeOpen, wire.TypeWant, wire.TypeSeal, wire.TypeCall, wire.TypeFollow:
+	case wire.TypeOpen, wire.TypeWant, wire.TypeSeal, wire.TypeCall, wire.TypeFollow, wire.TypeFetch:
 		return true
 	}
 	return false
@@ -165,7 +165,7 @@ func opens(t wire.Type) bool {
 
 // entitled judges the frame that opens a session before its payload is read. Only
 // brokers of one zone call each other: the others' bodies must not cost memory.
-// Only members of one group follow each other's log: it holds everything.
+// Only members of one group follow each other's log, or fetch of it: it holds everything.
 func (c *conn) entitled(h *wire.Header) (code wire.Code, text string) {
 	limit := uint32(maxOpening)
 	if h.Type == wire.TypeCall {
@@ -175,7 +175,7 @@ func (c *conn) entitled(h *wire.Header) (code wire.Code, text string) {
 		}
 		limit = uint32(wire.CallSize(wire.MaxCall))
 	}
-	if h.Type == wire.TypeFollow && !c.fellow() {
+	if (h.Type == wire.TypeFollow || h.Type == wire.TypeFetch) && !c.fellow() {
 		return wire.CodeWrongIdentity, "the log of a group is for its members"
 	}
 	if h.Length > limit {

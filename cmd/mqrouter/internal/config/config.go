@@ -89,7 +89,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 	case "broker":
 		fs.String("data-dir", "", "folder of the commit log, its indexes and snapshots")
 		fs.String("segment-size", "64MiB", "size of a log segment, 16MiB to 1GiB: the log takes and gives back disk space by whole ones")
-		fs.String("scrub-rate", "8MiB", "how much of the older log is read and checked in a second, in the background; off: nothing is")
+		fs.String("scrub-rate", "8MiB", "how much of the older log is read and checked in a second, in the background; off: nothing is, and nothing is healed from another node")
 		fs.String("acl", "", "file that says which RocketMQ clients may do what, re-read when it changes; empty: all may do everything")
 		limitFlags(fs)
 		fs.Uint64("leave-group", 0, "last epoch of this broker's log, to start it as its group's only node when the group had several: the refusal to start says which one")

@@ -19,6 +19,19 @@ func TestMistypedVariablesAreTold(t *testing.T) {
 	}
 }
 
+func TestScrubRateIsBounded(t *testing.T) {
+	for text, want := range map[string]int64{"": 0, "off": -1, "64KiB": 64 << 10, "8MiB": 8 << 20, "1GiB": 1 << 30} {
+		if got, err := (Node{ScrubRate: text}).ScrubBytes(); err != nil || got != want {
+			t.Errorf("%q: %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"0", "63KiB", "2GiB", "-8MiB", "much", "8MiB/s"} {
+		if got, err := (Node{ScrubRate: text}).ScrubBytes(); err == nil {
+			t.Errorf("%q: %d", text, got)
+		}
+	}
+}
+
 func TestSegmentSizeIsBounded(t *testing.T) {
 	for text, want := range map[string]int64{"": 0, "16MiB": 16 << 20, "1GiB": 1 << 30, "64 MiB": 64 << 20} {
 		if got, err := (Node{SegmentSize: text}).SegmentBytes(); err != nil || got != want {

@@ -46,12 +46,14 @@ type memberNode struct {
 	forwarder atomic.Pointer[rocketmq.Forwarder] // what passes clients on; nil when nothing does
 	passing   *serving                           // the same, as a server; only live's goroutine
 	aside     int                                // damaged stores that were moved aside; only live's goroutine
+	unread    int                                // openings in a row that the disk failed; only live's goroutine
 
 	mu      sync.Mutex
 	seat    rocketmq.Upstream // where the master serves clients; guarded by mu
 	changed chan struct{}     // closed when seat is another; guarded by mu
 	term    coordinator.Term  // newest known; guarded by mu
 	problem string            // why there is no life, or it is of no use; guarded by mu
+	damaged string            // why the store is damaged, and stays; "" = it is not, or made way; guarded by mu
 }
 
 func newMember(b *base, o Options) *memberNode {
@@ -197,6 +199,14 @@ func (m *memberNode) serveSession(ctx context.Context, s *peer.Session) {
 		return
 	}
 	l := m.life.Load()
+	if first.Type == wire.TypeFetch {
+		if l == nil || !m.fellow(s.Identity()) {
+			s.CloseText(wire.CodeWrongIdentity, "parts of the log are for members of the broker group, from one whose store is open")
+			return
+		}
+		l.serveFetch(ctx, s, first)
+		return
+	}
 	if first.Type == wire.TypeFollow {
 		if l == nil || !l.serveFollower(ctx, s, first) {
 			m.refuse(ctx, s, first)

@@ -171,9 +171,13 @@ func (m *memberNode) Status() admin.Status {
 // memberStatus says what the node is in its group.
 func (m *memberNode) memberStatus(l *life) *admin.Member {
 	m.mu.Lock()
-	t, problem := m.term, m.problem
+	t, problem, damaged := m.term, m.problem, m.damaged
 	m.mu.Unlock()
+	if damaged != "" {
+		problem = fmt.Sprintf("the store is damaged and stays (%s): %s", damaged, problem)
+	}
 	x := &admin.Member{Role: "opening", Epoch: t.Epoch, Master: string(t.Master), InSync: nodeNames(t.InSync), Proposed: nodeNames(t.Proposed), Problem: problem, SetAside: m.setAsideFolders()}
+	x.Damaged = damaged != ""
 	if m.consul != nil {
 		x.Waiting, x.TermGone = m.consul.Waiting(m.self.Group.Name)
 		x.Known = uint64(t.Committed)

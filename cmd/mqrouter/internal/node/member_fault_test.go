@@ -16,7 +16,9 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/mqrouter/mqrouter/broker"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
+	"github.com/mqrouter/mqrouter/internal/disk"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -25,6 +27,24 @@ import (
 type running struct {
 	*memberNode
 	stop func()
+}
+
+// unstarted is a member that does not run.
+func (c *coordinated) unstarted(t *testing.T, name zone.Node) *memberNode {
+	t.Helper()
+	o := Options{Version: "test", Logger: slog.New(slog.DiscardHandler), FS: disk.OS{}}
+	b, err := open(t.Context(), config.Node{Name: string(name), Topology: c.file, PKI: c.dir, DataDir: filepath.Join(c.dir, "data", string(name))}, zone.RoleBroker, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newMember(b, o)
+	t.Cleanup(func() {
+		if err := m.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m.tails = broker.NewTails(o.FS, m.cfg.DataDir)
+	return m
 }
 
 // member runs a node of the group until the test ends or stop is called.
@@ -36,9 +56,15 @@ func (c *coordinated) member(t *testing.T, name zone.Node) *running {
 // memberWith says whether clients need TLS.
 func (c *coordinated) memberWith(t *testing.T, name zone.Node, plaintext bool) *running {
 	t.Helper()
+	return c.memberOn(t, name, plaintext, broker.Limits{}, nil)
+}
+
+// memberOn is memberWith with limits of the store, and a disk.
+func (c *coordinated) memberOn(t *testing.T, name zone.Node, plaintext bool, limits broker.Limits, fsys disk.FS) *running {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ready := make(chan struct{})
-	o := Options{Version: "test", Logger: slog.New(slog.DiscardHandler), Ready: func() { close(ready) }}
+	o := Options{Version: "test", Logger: slog.New(slog.DiscardHandler), Ready: func() { close(ready) }, Limits: limits, FS: fsys}
 	b, err := open(ctx, config.Node{Name: string(name), Topology: c.file, PKI: c.dir, DataDir: filepath.Join(c.dir, "data", string(name)), Plaintext: plaintext, Grace: 2 * time.Second}, zone.RoleBroker, o)
 	if err != nil {
 		t.Fatal(err)

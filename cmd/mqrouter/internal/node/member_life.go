@@ -35,6 +35,7 @@ type life struct {
 	begin atomic.Uint64 // where the master's log begins, as it told last
 
 	handOvers chan *handOver // to a master's reign; unbuffered
+	fetched   chan struct{}  // a token for each member that is given parts of the log
 
 	audience audience // sessions of the master
 
@@ -50,7 +51,9 @@ const beatOfLife = 25 * time.Millisecond
 // served says that it has answered as the group's master meanwhile.
 func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
 	l := m.newLife()
-	if err = l.open(ctx); err == nil {
+	err = l.open(ctx)
+	m.judge(err)
+	if err == nil {
 		m.say(nil)
 		m.life.Store(l)
 		err = l.serveStore(ctx)
@@ -61,7 +64,7 @@ func (m *memberNode) oneLife(ctx context.Context) (served bool, err error) {
 }
 
 func (m *memberNode) newLife() *life {
-	return &life{m: m, handOvers: make(chan *handOver), brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
+	return &life{m: m, handOvers: make(chan *handOver), fetched: make(chan struct{}, fetchers), brokerNode: &brokerNode{base: m.base, stack: newStack(), watched: new(watched)}}
 }
 
 // open opens the store as a replica.
@@ -87,6 +90,7 @@ func (l *life) open(ctx context.Context) error {
 	}
 	l.run(ctx, "topology", l.applyTopology)
 	l.run(ctx, "place in the group", l.place.Run)
+	l.run(ctx, "healing of the log", l.mend)
 	return nil
 }
 

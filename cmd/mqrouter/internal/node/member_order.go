@@ -242,7 +242,7 @@ func (l *life) awaitLevel(ctx context.Context, to zone.Node) bool {
 
 // setAsideFolders names the logs in the data folder that were moved out of the way.
 func (m *memberNode) setAsideFolders() []string {
-	names, err := m.o.FS.List(m.cfg.DataDir)
+	names, err := m.o.FS.Folders(m.cfg.DataDir)
 	if err != nil { // there is no store yet
 		return nil
 	}

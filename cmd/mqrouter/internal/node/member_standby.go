@@ -1,14 +1,15 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
-	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 )
 
@@ -24,7 +25,32 @@ const (
 	// maxAside bounds how many damaged stores a process moves aside: a disk that damages
 	// each one is to be looked at by people.
 	maxAside = 3
+	// unreadTries is how many times in a row the disk must have failed while the store was
+	// opened before it counts as damaged: a cable or a controller fails for a moment.
+	unreadTries = 3
 )
+
+// judge notes whether the store can be opened.
+func (m *memberNode) judge(opened error) {
+	if broker.DamageOf(opened) == broker.DamageUnread {
+		m.unread++
+	} else {
+		m.unread = 0
+	}
+	if opened == nil {
+		m.keepsDamaged("")
+	}
+}
+
+// keepsDamaged notes why a damaged store is not moved aside; "" = there is none.
+func (m *memberNode) keepsDamaged(why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if why != "" && m.damaged == "" {
+		m.log.Error("the store is damaged", "stays", why)
+	}
+	m.damaged = why
+}
 
 // live opens the store, again and again: what was master begins anew as a replica. A
 // store that cannot be opened, or be of use, does not end the node: its vote, its
@@ -43,7 +69,7 @@ func (m *memberNode) live(ctx context.Context) error {
 			pause = pauses{}
 			continue
 		}
-		m.standBy(ctx, pause.after(time.Since(began), served, err), commitlog.Damaged(err))
+		m.standBy(ctx, pause.after(time.Since(began), served, err), m.unread >= unreadTries || broker.DamageOf(err) == broker.DamageSure)
 	}
 	return nil
 }
@@ -89,8 +115,13 @@ func (m *memberNode) standBy(ctx context.Context, wait time.Duration, damaged bo
 			continue
 		}
 		m.learn(t, false)
-		if damaged && m.dispensable(t) && m.setStoreAside() {
-			return
+		if damaged {
+			why := m.indispensable(t)
+			if why == "" && m.setStoreAside() {
+				m.keepsDamaged("")
+				return
+			}
+			m.keepsDamaged(cmp.Or(why, fmt.Sprintf("%d stores were moved aside already, or this one cannot be: look at the disk", m.aside)))
 		}
 		if t.Version == 0 {
 			pauseFor(ctx, m.timing.Renew) // it has none to wait for
@@ -99,8 +130,21 @@ func (m *memberNode) standBy(ctx context.Context, wait time.Duration, damaged bo
 }
 
 // dispensable reports whether the group goes on without what this node has.
-func (m *memberNode) dispensable(t coordinator.Term) bool {
-	return t.Master != "" && t.Master != m.self.Name && !slices.Contains(t.InSync, m.self.Name) && !slices.Contains(t.Proposed, m.self.Name)
+func (m *memberNode) dispensable(t coordinator.Term) bool { return m.indispensable(t) == "" }
+
+// indispensable says why the group may need what this node has, or "". Only a master that
+// another node is, in whose set this one is not, has all that was acknowledged; in any
+// other case this may be the last copy of something, however damaged it is.
+func (m *memberNode) indispensable(t coordinator.Term) string {
+	switch {
+	case t.Master == "":
+		return "the group has no master: what is on this disk may be the last copy"
+	case t.Master == m.self.Name:
+		return "this node is the group's master by its term"
+	case slices.Contains(t.InSync, m.self.Name) || slices.Contains(t.Proposed, m.self.Name):
+		return "this node counts as in sync: the master has not taken it out of the set yet"
+	}
+	return ""
 }
 
 // setStoreAside moves a damaged store away. It reports whether it has.

@@ -74,7 +74,7 @@ func (b *base) observe(n admin.Node, topology func() *zone.Topology) error {
 	parts := []func(*look){b.nodeMeters(m), b.certMeters(m), b.gossipMeters(m), b.peerMeters(m), b.queueMeters(m)}
 	switch b.self.Role {
 	case zone.RoleBroker:
-		parts = append(parts, logMeters(m), flowMeters(m), tailMeters(m))
+		parts = append(parts, logMeters(m), flowMeters(m), tailMeters(m), storeMeters(m))
 	case zone.RoleRouter:
 		parts = append(parts, b.cityMeters(m))
 	case zone.RoleCacheSync:
