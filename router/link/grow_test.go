@@ -297,7 +297,7 @@ func TestCutOfTenMinutesHealsWithinASecondWithAllConnections(t *testing.T) {
 		defer w.close()
 		a, _, x := bulkPair(w, 4, 4)
 		w.lose(4, 0.01)
-		x.start(8, 32<<10)
+		x.start(8, 4<<10) // of which the first window carries one of each flow
 		defer x.end()
 		w.until(30*time.Second, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
 		for _, cut := range []time.Duration{20 * time.Second, 10 * time.Minute} {
