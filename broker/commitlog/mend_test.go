@@ -50,22 +50,15 @@ func (w *wounded) ship(t *testing.T) {
 	w.b.Commit(w.end)
 }
 
-// rot changes a byte of one of the replica's files.
+// rot changes a byte of one of the replica's files, for good.
 func (w *wounded) rot(t *testing.T, name string, off int64) {
 	t.Helper()
+	flip(t, w.mem, name, off)
 	f, err := w.mem.Open(testDir + "/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	var b [1]byte
-	if _, err := f.ReadAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
-	b[0] ^= 4
-	if _, err := f.WriteAt(b[:], off); err != nil {
-		t.Fatal(err)
-	}
 	if err := f.Sync(); err != nil {
 		t.Fatal(err)
 	}
