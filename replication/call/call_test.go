@@ -344,6 +344,32 @@ func TestOnlyTheZonesBrokersMayCall(t *testing.T) {
 	})
 }
 
+// A kind that is for some peers only is served to them alone.
+func TestAKindMayBeForSomePeersOnly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, Bounds{})
+		w.server.o.May = func(from zone.Node, kind uint8) error {
+			if kind == kindEcho && from != "member" {
+				return errors.New("it is for members")
+			}
+			return nil
+		}
+		if _, err := w.caller(10, identity("member", "z"), Options{}).Call(t.Context(), "gb", kindEcho, []byte("x")); err != nil {
+			t.Errorf("a member's call: %v", err)
+		}
+		other := w.caller(11, identity("other", "z"), Options{})
+		_, err := other.Call(t.Context(), "gb", kindEcho, []byte("x"))
+		refusedWith(t, err, wire.CodeWrongIdentity)
+		if n := w.served.Load(); n != 1 {
+			t.Errorf("%d calls were served, want the member's", n)
+		}
+		var f *Fault
+		if _, err := other.Call(t.Context(), "gb", kindFault, nil); !errors.As(err, &f) {
+			t.Errorf("a kind that is for all: %v", err)
+		}
+	})
+}
+
 // What a certified peer sends instead of a call is refused, and its connection
 // goes on serving others.
 func TestMalformedCallsAreRefused(t *testing.T) {
