@@ -40,6 +40,7 @@ type seat struct {
 	settle  time.Time
 	waiting string    // why there is no master; "" = there is one
 	gone    zone.Node // the master of the epoch, when its lease ran out here
+	left    zone.Node // the master of the epoch, when it gave its lease back
 
 	order *Order // an operator's; nil = none
 }
@@ -70,7 +71,7 @@ func (d *Desk) seat(t Term, now time.Time) *seat {
 	}
 	if s.epoch != t.Epoch {
 		// A new master gets as long to claim its epoch as it may be silent later.
-		s.epoch, s.closed, s.known, s.gone, s.wants, s.noted = t.Epoch, false, 0, "", false, now
+		s.epoch, s.closed, s.known, s.gone, s.left, s.wants, s.noted = t.Epoch, false, 0, "", "", false, now
 		s.until = now.Add(d.timing.Over(t.Leased))
 	}
 	return s
@@ -114,7 +115,7 @@ func (d *Desk) Renew(now time.Time, g Group, t Term, s Standing) Lease {
 		return Lease{Epoch: t.Epoch, Duration: l}
 	case s.Leads == 0 && s.Epoch >= t.Epoch:
 		// It led the epoch and does not any more: it was started again or stepped down.
-		seat.closed, seat.until = true, now
+		seat.closed, seat.until, seat.left = true, now, t.Master
 	}
 	return Lease{}
 }
@@ -232,7 +233,7 @@ func (d *Desk) Known(t Term) record.Position {
 
 // ballot collects what was said since the term has had no master.
 func (d *Desk) ballot(now time.Time, g Group, t Term, seat *seat) Ballot {
-	b := Ballot{Group: g, Term: t, Known: max(seat.known, t.Committed), Gone: seat.gone, Settled: !now.Before(seat.settle)}
+	b := Ballot{Group: g, Term: t, Known: max(seat.known, t.Committed), Gone: seat.gone, Left: seat.left, Settled: !now.Before(seat.settle)}
 	for _, h := range seat.standings {
 		if h.Counts(t) && g.has(h.Node) && d.fresh(now, h) {
 			b.Standings = append(b.Standings, h.Standing)
@@ -267,7 +268,7 @@ func (d *Desk) Resign(now time.Time, g Group, t Term, to zone.Node) (why string,
 			return fmt.Sprintf("%s is not fit", to), false
 		}
 	}
-	seat.closed, seat.until = true, now
+	seat.closed, seat.until, seat.left = true, now, t.Master
 	return "", true
 }
 

@@ -128,6 +128,37 @@ func TestMasterThatSaysSoGivesTheLeaseBackAtOnce(t *testing.T) {
 	}
 }
 
+// Both logs are equal: a part of the master failed, or it was started again, and the
+// other one has no such trouble.
+func TestAnotherMemberLeadsAfterAMasterThatGaveItsLeaseBack(t *testing.T) {
+	for name, leave := range map[string]func(d *coordinator.Desk, now time.Time, term coordinator.Term){
+		"says that it leads nothing": func(d *coordinator.Desk, now time.Time, term coordinator.Term) {
+			d.Renew(now, pair, term, at("a", 4, 100))
+		},
+		"resigns": func(d *coordinator.Desk, now time.Time, term coordinator.Term) {
+			if why, ok := d.Resign(now, pair, term, ""); !ok {
+				t.Fatal(why)
+			}
+		},
+	} {
+		start := time.Now()
+		term := ruled()
+		d := coordinator.NewDesk(coordinator.Timing{}, start)
+		d.Renew(start, pair, term, renewal(term))
+		now := start.Add(time.Millisecond)
+		leave(d, now, term)
+		vacant := term.Vacated()
+		for _, n := range pair.Members {
+			s := at(n, 4, 100)
+			s.Seen, s.SeenEpoch = vacant.Version, vacant.Epoch
+			d.Renew(now, pair, vacant, s)
+		}
+		if s := d.Judge(now, pair, vacant); s.Elect == nil || s.Elect.Master != "b" || len(s.Elect.InSync) != 2 {
+			t.Errorf("the master %s; step %+v elects %+v", name, s, s.Elect)
+		}
+	}
+}
+
 func TestTermChangesByTheRulesOnly(t *testing.T) {
 	term := ruled()
 	v := term.Vacated()

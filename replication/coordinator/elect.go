@@ -22,6 +22,9 @@ type Ballot struct {
 	// Gone is the master that let its lease run out, which nobody waits for; "" = it gave
 	// it back, or is not known.
 	Gone zone.Node
+	// Left is the master that gave its lease back, or was started again: of logs that are
+	// equal another one's is preferred, since what failed there may fail again. "" = none.
+	Left zone.Node
 	// Settled says that those who have not answered were waited for long enough.
 	Settled bool
 }
@@ -237,8 +240,8 @@ func (b Ballot) silent() int {
 	return n
 }
 
-// longest returns the one with the longest log; of equal ones the group's earlier
-// member. all is not empty.
+// longest returns the one with the longest log; of equal ones one that did not give the
+// lease back, and then the group's earlier member. all is not empty.
 func (b Ballot) longest(all []Standing) Standing {
 	return slices.MinFunc(all, func(x, y Standing) int {
 		switch {
@@ -246,6 +249,10 @@ func (b Ballot) longest(all []Standing) Standing {
 			return -1
 		case ahead(y, x):
 			return 1
+		case x.Node == b.Left:
+			return 1
+		case y.Node == b.Left:
+			return -1
 		}
 		return cmp.Compare(slices.Index(b.Group.Members, x.Node), slices.Index(b.Group.Members, y.Node))
 	})

@@ -33,6 +33,7 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 		answered standings
 		waiting  bool // not all were waited for
 		gone     zone.Node
+		left     zone.Node
 		master   zone.Node
 		next     uint64
 		set      string
@@ -41,6 +42,9 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 		{name: "longest end", epoch: 4, inSync: "a b c", answered: standings{at("a", 4, 10), at("b", 4, 12), at("c", 4, 11)}, master: "b", next: 5, set: "a b c"},
 		{name: "epoch before end", epoch: 4, inSync: "a b", answered: standings{at("a", 3, 99), at("b", 4, 12)}, master: "b", next: 5, set: "a b"},
 		{name: "earlier member of equals", epoch: 4, inSync: "b c", answered: standings{at("b", 4, 12), at("c", 4, 12)}, master: "c", next: 5, set: "b c"},
+		{name: "of equals not who gave the lease back", epoch: 4, inSync: "a b c", left: "c", answered: standings{at("c", 4, 12), at("a", 4, 11), at("b", 4, 12)}, master: "b", next: 5, set: "a b c"},
+		{name: "who gave the lease back, with the longest log", epoch: 4, inSync: "a b c", left: "c", answered: standings{at("b", 4, 12), at("c", 4, 13)}, master: "c", next: 5, set: "b c"},
+		{name: "who gave the lease back, when nobody else answers", epoch: 4, inSync: "a b c", left: "c", answered: standings{at("c", 4, 13)}, master: "c", next: 5, set: "c"},
 		{name: "nobody outside the set", epoch: 4, inSync: "a", answered: standings{at("b", 4, 99), at("c", 4, 99)}, why: "a does not answer"},
 		{name: "nobody who is only proposed", epoch: 4, inSync: "a", proposed: "a b", answered: standings{at("b", 4, 99)}, why: "a does not answer"},
 		{name: "one is enough when all have everything", epoch: 4, inSync: "a b c", answered: standings{at("b", 4, 9)}, master: "b", next: 5, set: "b"},
@@ -67,7 +71,7 @@ func TestElectionChoosesTheLongestLogThatIsInSync(t *testing.T) {
 			b := coordinator.Ballot{
 				Group: coordinator.Group{Name: "g", Members: nodes("c a b")},
 				Term:  coordinator.Term{Group: "g", Epoch: c.epoch, InSync: nodes(c.inSync), Proposed: nodes(c.proposed), Majority: c.quorum, Version: 3},
-				Known: c.known, Gone: c.gone, Standings: c.answered, Settled: !c.waiting,
+				Known: c.known, Gone: c.gone, Left: c.left, Standings: c.answered, Settled: !c.waiting,
 			}
 			if c.epoch != 0 {
 				b.Term.Incarnation = 7
