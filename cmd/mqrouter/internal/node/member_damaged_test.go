@@ -38,8 +38,7 @@ func TestAStoreThatCannotBeReadMakesWay(t *testing.T) {
 	c.publishThrough(t, master.self.Name, "orders", 2)
 	sick = c.memberOn(t, sick.self.Name, true, broker.Limits{}, failing)
 	until(t, "a copy in the place of what cannot be read", func() bool {
-		l := sick.life.Load()
-		return aside(ofSick) == 1 && l != nil && l.broker.Log().Incarnation() == master.life.Load().broker.Log().Incarnation()
+		return aside(ofSick) == 1 && sameStore(sick, master)
 	})
 	if s := sick.Status(); s.Member.Damaged || len(s.Member.SetAside) != 1 {
 		t.Errorf("status %+v", s.Member)
@@ -53,8 +52,7 @@ func TestAStoreThatCannotBeReadMakesWay(t *testing.T) {
 	c.publishThrough(t, master.self.Name, "orders", 4)
 	torn = c.member(t, torn.self.Name)
 	until(t, "a copy in the place of what was received", func() bool {
-		l := torn.life.Load()
-		return aside(ofTorn) == 1 && l != nil && l.broker.Log().Incarnation() == master.life.Load().broker.Log().Incarnation()
+		return aside(ofTorn) == 1 && sameStore(torn, master)
 	})
 }
 

@@ -31,7 +31,7 @@ func TestADivergedMemberListens(t *testing.T) {
 		l := master.life.Load()
 		return l != nil && l.inSync() == 2
 	})
-	c.writesAlone(t, "g-3", 2)
+	c.writesAlone(t, "g-3", nodes["g-1"].known().Epoch+1)
 	c.publishThrough(t, "g-2", "orders", 3)
 	depose := func() { // another epoch, so that the other history is none that is still led
 		first, _ := masterOf(t, nodes["g-1"], nodes["g-2"])

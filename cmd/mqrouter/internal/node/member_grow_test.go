@@ -57,6 +57,7 @@ cities:
     coordinator:
       driver: raft
       voters: [co-1]
+      lease: 10s
       nodes: [{name: co-1, peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d", admin: "127.0.0.1:%d"}]
     zones:
       - name: cz

@@ -22,7 +22,9 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// newTrio makes a city with a broker group of three nodes, which vote as well.
+// newTrio makes a city with a broker group of three nodes, which vote as well. A machine
+// that stands still for some seconds costs no master its lease: what a lapse does is tried
+// where it is made to happen.
 func newTrio(t *testing.T) *coordinated {
 	t.Helper()
 	ports := freePorts(t, 9)
@@ -33,7 +35,7 @@ epoch: {term: 1, number: 1}
 unknown_groups: newest
 cities:
   - name: c
-    coordinator: {driver: raft, voters: [g-1, g-2, g-3]}
+    coordinator: {driver: raft, voters: [g-1, g-2, g-3], lease: 10s}
     zones:
       - name: cz
         kind: CZone
