@@ -18,7 +18,7 @@ func firstMaster(t *testing.T, s Subject) {
 	all["n2"].st.Incarnation, all["n2"].st.Epoch, all["n2"].st.End = 7, 12, 1000
 	for range 8 {
 		for _, n := range []zone.Node{"n1", "n2"} {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*s.Timing.Lease)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			term, _, err := s.Client(n).Renew(ctx, Name, all[n].st)
 			cancel()
 			if err == nil && term.Master != "" {
@@ -39,8 +39,7 @@ func firstMaster(t *testing.T, s Subject) {
 
 func changeSet(t *testing.T, s Subject) {
 	s.Timing = s.Timing.WithDefaults()
-	all := grown(t, s, "n1", "n2")
-	term := all["n1"].term
+	_, term := grown(t, s, "n1", "n2")
 	c := s.Client("n1")
 	change := func(epoch, version uint64, in, proposed []zone.Node, want error) {
 		t.Helper()
@@ -75,7 +74,7 @@ func changeSet(t *testing.T, s Subject) {
 
 func resign(t *testing.T, s Subject) {
 	s.Timing = s.Timing.WithDefaults()
-	all := grown(t, s, "n1", "n2")
+	all, _ := grown(t, s, "n1", "n2")
 	term := all["n1"].renew(leads("n1"), all["n2"], all["n3"])
 	if _, err := s.Client("n1").Resign(t.Context(), Name, term.Epoch-1, "n2"); !errors.Is(err, coordinator.KindStaleEpoch) {
 		t.Errorf("resign from an old epoch: %v", err)
@@ -84,9 +83,10 @@ func resign(t *testing.T, s Subject) {
 		t.Errorf("resign to a node that is not in sync: %v", err)
 	}
 	all["n1"].renew(leads("n1")) // nothing was given back
-	began := time.Now()
+	start := time.Now()
+	began := start
 	next, err := s.Client("n1").Resign(t.Context(), Name, term.Epoch, "n2")
-	for tries := 0; errors.Is(err, coordinator.KindNoCandidate) && tries < 20; tries++ {
+	for errors.Is(err, coordinator.KindNoCandidate) && time.Since(start) < patience {
 		all["n1"].renew(leads("n1"), all["n2"]) // on a busy machine n2 was not heard of for a while
 		began = time.Now()
 		next, err = s.Client("n1").Resign(t.Context(), Name, term.Epoch, "n2")
@@ -117,8 +117,7 @@ func resign(t *testing.T, s Subject) {
 
 func noCandidate(t *testing.T, s Subject) {
 	s.Timing = s.Timing.WithDefaults()
-	all := grown(t, s, "n1", "n2")
-	term := all["n1"].renew(leads("n1"), all["n2"], all["n3"])
+	all, term := grown(t, s, "n1", "n2")
 	// Both that are in sync are gone; n3 has a longer log, but may lack what counts.
 	all["n3"].st.End = 500
 	all["n3"].renew(func(t coordinator.Term, _ coordinator.Lease) bool { return t.Master == "" })
@@ -129,7 +128,7 @@ func noCandidate(t *testing.T, s Subject) {
 		}
 		pause(t.Context(), s.Timing.Renew/2)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*s.Timing.Lease)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if _, err := s.Client("n3").Failover(ctx, Name, coordinator.Order{To: "n3"}); !errors.Is(err, coordinator.KindNoCandidate) {
 		t.Errorf("fail-over without loss to a node that is not in sync: %v", err)

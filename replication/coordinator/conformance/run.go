@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -139,7 +140,7 @@ func Faults(t *testing.T, s Subject, seed uint64, rounds int) {
 	was, epochs, grants := w.acked, w.terms.Epoch, w.grants
 	w.mu.Unlock()
 	ok := false
-	for deadline := time.Now().Add(20 * s.Timing.Lease); !ok && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(patience); !ok && time.Now().Before(deadline); {
 		pause(ctx, s.Timing.Renew)
 		w.mu.Lock()
 		ok = w.acked > was+5 && len(w.terms.InSync) == len(Nodes)
@@ -196,14 +197,21 @@ func (f *fleet) round(r *rand.Rand) {
 	pause(f.ctx, span())
 }
 
+// patience bounds what is waited for; a busy machine may need some of it.
+const patience = 3 * time.Minute
+
 // Suite runs what is not about faults: every method's answers, refusals and orders.
-// open starts a subject anew.
-func Suite(t *testing.T, open func(t *testing.T) Subject) {
+// open starts a subject anew, with these times. Its lease is a long one where no lease
+// is to run out, which it would do on a machine that stands still for a moment.
+func Suite(t *testing.T, times coordinator.Timing, open func(t *testing.T, times coordinator.Timing) Subject) {
 	t.Helper()
-	t.Run("FirstMasterWaitsForAllNodes", func(t *testing.T) { firstMaster(t, open(t)) })
-	t.Run("SetGrowsInTwoSteps", func(t *testing.T) { changeSet(t, open(t)) })
-	t.Run("PlannedSwitch", func(t *testing.T) { resign(t, open(t)) })
-	t.Run("NobodyOutsideTheSetWithoutAnOrder", func(t *testing.T) { noCandidate(t, open(t)) })
+	times = times.WithDefaults()
+	calm := times
+	calm.Lease, calm.Margin = time.Minute, 2*time.Second
+	t.Run("FirstMasterWaitsForAllNodes", func(t *testing.T) { firstMaster(t, open(t, calm)) })
+	t.Run("SetGrowsInTwoSteps", func(t *testing.T) { changeSet(t, open(t, calm)) })
+	t.Run("PlannedSwitch", func(t *testing.T) { resign(t, open(t, calm)) })
+	t.Run("NobodyOutsideTheSetWithoutAnOrder", func(t *testing.T) { noCandidate(t, open(t, times)) })
 }
 
 // by is a member played by hand: it renews with what it is given.
@@ -227,23 +235,11 @@ func play(t *testing.T, s Subject) map[zone.Node]*by {
 // given.
 func (b *by) renew(cond func(coordinator.Term, coordinator.Lease) bool, others ...*by) coordinator.Term {
 	b.t.Helper()
-	deadline := time.Now().Add(40 * b.s.Timing.Lease)
-	for {
+	for deadline := time.Now().Add(patience); ; {
 		met := false
 		for _, o := range append([]*by{b}, others...) {
-			o.st.Seen, o.st.SeenEpoch = o.term.Version, o.term.Epoch
-			o.st.Leads = 0
-			if o.term.Master == o.node && o.st.Epoch <= o.term.Epoch {
-				o.st.Leads = o.term.Epoch
-			}
-			ctx, cancel := context.WithTimeout(b.t.Context(), b.s.Timing.Lease)
-			t, l, err := b.s.Client(o.node).Renew(ctx, Name, o.st)
-			cancel()
-			if err != nil {
-				continue
-			}
-			o.term = t
-			met = met || o == b && cond(t, l)
+			l, ok := o.once()
+			met = met || ok && o == b && cond(o.term, l)
 		}
 		if met {
 			return b.term
@@ -255,37 +251,66 @@ func (b *by) renew(cond func(coordinator.Term, coordinator.Lease) bool, others .
 	}
 }
 
+// once renews once.
+func (b *by) once() (coordinator.Lease, bool) {
+	b.st.Seen, b.st.SeenEpoch = b.term.Version, b.term.Epoch
+	b.st.Leads = 0
+	if b.term.Master == b.node && b.st.Epoch <= b.term.Epoch {
+		b.st.Leads = b.term.Epoch
+	}
+	ctx, cancel := context.WithTimeout(b.t.Context(), patience)
+	defer cancel()
+	t, l, err := b.s.Client(b.node).Renew(ctx, Name, b.st)
+	if err == nil {
+		b.term = t
+	}
+	return l, err == nil
+}
+
 func leads(n zone.Node) func(coordinator.Term, coordinator.Lease) bool {
 	return func(t coordinator.Term, l coordinator.Lease) bool {
 		return t.Master == n && l.Duration > 0 && l.Epoch == t.Epoch
 	}
 }
 
-// grown makes n1 the master with the set given.
-func grown(t *testing.T, s Subject, set ...zone.Node) map[zone.Node]*by {
+// grown makes a term in which the set given is in sync, and returns it. Its master is n1,
+// unless a lease has run out meanwhile.
+func grown(t *testing.T, s Subject, set ...zone.Node) (map[zone.Node]*by, coordinator.Term) {
 	t.Helper()
 	all := play(t, s)
-	m := all["n1"]
 	for _, b := range all {
 		b.st.Incarnation, b.st.Epoch, b.st.End = 7, 3, 100
 	}
-	m.st.End = 101
-	term := m.renew(leads("n1"), all["n2"], all["n3"])
-	for _, step := range [][2][]zone.Node{{term.InSync, set}, {set, nil}} {
-		next, err := s.Client("n1").ChangeSet(t.Context(), Name, term.Epoch, term.Version, step[0], step[1])
-		for tries := 0; errors.Is(err, coordinator.KindStaleVersion) && tries < 20; tries++ {
-			// The term of a lone node in sync is told what is committed, by a version of its own.
-			term = m.renew(leads("n1"), all["n2"], all["n3"])
-			next, err = s.Client("n1").ChangeSet(t.Context(), Name, term.Epoch, term.Version, step[0], step[1])
+	all["n1"].st.End = 101
+	var term coordinator.Term
+	for deadline := time.Now().Add(patience); !slices.Equal(term.InSync, set) || term.Proposed != nil; {
+		if !time.Now().Before(deadline) {
+			t.Fatalf("the set does not become %v: %+v", set, term)
 		}
-		if err != nil {
-			t.Fatal(err)
+		for _, n := range Nodes {
+			l, ok := all[n].once()
+			if !ok || !leads(n)(all[n].term, l) {
+				continue
+			}
+			term = all[n].term
+			next := [2][]zone.Node{term.InSync, set}
+			if term.Proposed != nil {
+				next = [2][]zone.Node{set, nil}
+			}
+			got, err := s.Client(n).ChangeSet(t.Context(), Name, term.Epoch, term.Version, next[0], next[1])
+			switch {
+			case err == nil:
+				term, all[n].term = got, got
+			// The term of a lone node in sync is told what is committed, by a version of its
+			// own; and a lease may have run out.
+			case !errors.Is(err, coordinator.KindStaleVersion) && !errors.Is(err, coordinator.KindStaleEpoch):
+				t.Fatal(err)
+			}
 		}
-		term = next
+		pause(t.Context(), s.Timing.Renew/4)
 	}
-	m.term = term
 	for _, b := range all {
 		b.st.Epoch, b.st.End, b.st.Committed = term.Epoch, 200, 200
 	}
-	return all
+	return all, term
 }

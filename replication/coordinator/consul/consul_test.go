@@ -49,17 +49,17 @@ func startMember(t *testing.T, client *api.Client, n zone.Node, m Memory, times 
 }
 
 // subject has each member at a server of its own, as agents are.
-func subject(t *testing.T, all []*server) conformance.Subject {
+func subject(t *testing.T, all []*server, times coordinator.Timing) conformance.Subject {
 	members := map[zone.Node]coordinator.Coordinator{}
 	for i, n := range append([]zone.Node{"n9"}, conformance.Nodes...) {
-		members[n] = member(t, all[i%len(all)].client(), n)
+		members[n], _ = startMember(t, all[i%len(all)].client(), n, nil, times)
 	}
-	return conformance.Subject{Client: func(n zone.Node) coordinator.Coordinator { return members[n] }, Timing: quick}
+	return conformance.Subject{Client: func(n zone.Node) coordinator.Coordinator { return members[n] }, Timing: times}
 }
 
 func TestConsulConforms(t *testing.T) {
 	all := servers(t, 1)
-	conformance.Suite(t, func(t *testing.T) conformance.Subject { return subject(t, all) })
+	conformance.Suite(t, quick, func(t *testing.T, times coordinator.Timing) conformance.Subject { return subject(t, all, times) })
 }
 
 func TestConsulKeepsThePromisesWhileItsServersDie(t *testing.T) {
@@ -68,7 +68,7 @@ func TestConsulKeepsThePromisesWhileItsServersDie(t *testing.T) {
 		rounds = 3
 	}
 	all := servers(t, 3)
-	s := subject(t, all)
+	s := subject(t, all, quick)
 	s.Disturb = disturb(all)
 	conformance.Faults(t, s, 1, rounds)
 }

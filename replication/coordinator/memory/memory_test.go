@@ -151,8 +151,9 @@ func TestOfficeKeepsThePromisesUnderFaults(t *testing.T) {
 }
 
 func TestOfficeConforms(t *testing.T) {
-	conformance.Suite(t, func(t *testing.T) conformance.Subject {
-		s := &shop{timing: coordinator.Timing{Lease: 200 * time.Millisecond, Renew: 50 * time.Millisecond, Margin: 50 * time.Millisecond, Settle: 30 * time.Millisecond}}
+	times := coordinator.Timing{Lease: 200 * time.Millisecond, Renew: 50 * time.Millisecond, Margin: 50 * time.Millisecond, Settle: 30 * time.Millisecond}
+	conformance.Suite(t, times, func(t *testing.T, times coordinator.Timing) conformance.Subject {
+		s := &shop{timing: times}
 		t.Cleanup(s.close)
 		return subject(s)
 	})

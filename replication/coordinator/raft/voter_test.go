@@ -21,7 +21,7 @@ func settled(t *testing.T, c *cluster) coordinator.Term {
 	var term coordinator.Term
 	until(t, "a first master", func() bool {
 		for _, n := range conformance.Nodes {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			got, _, err := c.client(n).Renew(ctx, conformance.Name, coordinator.Standing{Node: n, Incarnation: 7, Fit: true, Seen: term.Version})
 			cancel()
 			if err == nil {
@@ -35,7 +35,7 @@ func settled(t *testing.T, c *cluster) coordinator.Term {
 
 func (c *cluster) terms(t *testing.T) []coordinator.Term {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	all, err := c.client("n1").Terms(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func TestMembersAndVotersSpeakForThemselvesOnly(t *testing.T) {
 	c := three(t)
 	settled(t, c)
 	dial := c.dial("n2")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	stranger := NewClient(ClientOptions{Voters: c.voters, Dial: dial})
 	refused := func(what string, err error, want coordinator.Kind) {
