@@ -77,7 +77,7 @@ func TestWithoutConsulNothingIsDecided(t *testing.T) {
 	all := servers(t, 1)
 	c := member(t, all[0].client(), "n1")
 	all[0].kill()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	_, l, err := c.Renew(ctx, conformance.Name, coordinator.Standing{Node: "n1", Fit: true})
 	if !errors.Is(err, coordinator.KindNoQuorum) || l != (coordinator.Lease{}) {
