@@ -30,6 +30,9 @@ const (
 	// mostLoss bounds the share that is believed: above it a path is not lossy but
 	// nearly cut.
 	mostLoss = 0.3
+	// priorPackets is how many packets end the assumption about a new path: of one
+	// with the least loss that matters in slow start some are lost among them.
+	priorPackets = 5000
 	// mostBudget bounds what may be spent at once after a long clean time, in bytes:
 	// the parity of about ten long blocks.
 	mostBudget = 64 << 10
@@ -57,14 +60,20 @@ type controller struct {
 	loss       float64 // share of packets lost, the estimate in force
 	burst      float64 // mean length of a run of losses, at least 1
 	congested  bool    // as the receiver says
+	resting    bool    // parity repairs nothing
 	budget     float64 // bytes of parity that were earned and not spent
+	prior      decayed // what slow holds of the assumption about a new path
+	counted    float64 // packets reported since the start, until the prior is gone
+	own        explained
+	worth      worth
 	need       [2][maxData + 1]uint8
 }
 
 func newController(bulk, sparse float64) *controller {
-	// A new path counts as one of 1 % loss until 500 packets and more say what it is:
-	// what is lost before the first report would end QUIC's slow start.
-	c := &controller{bulk: bulk, sparse: sparse, burst: 1, slow: decayed{packets: 500, losses: 5, bursts: 5}}
+	// A new path counts as one of 1 % loss until enough packets say what it is: what
+	// is lost before the first report would end QUIC's slow start.
+	c := &controller{bulk: bulk, sparse: sparse, burst: 1, prior: decayed{packets: 500, losses: 5, bursts: 5}}
+	c.slow = c.prior
 	c.estimate()
 	return c
 }
@@ -80,12 +89,33 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	if c.at.IsZero() {
 		elapsed = 0
 	}
+	repaired := float64(r.recovered - c.last.recovered)
 	c.at, c.last = now, *r
-	n, l, b := float64(packets)+float64(losses), float64(losses), float64(bursts)
-	c.slow.add(math.Exp(-elapsed.Seconds()/slow.Seconds()), n, l, b)
+	n, l := float64(packets)+float64(losses), c.own.take(now, r.own, float64(losses))
+	b := min(float64(bursts), l)
+	keep := math.Exp(-elapsed.Seconds() / slow.Seconds())
+	c.slow.add(keep, n, l, b)
 	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
+	c.forget(keep, n)
 	c.congested = r.congested
+	if !c.congested {
+		c.worth.add(now, elapsed, l, repaired)
+	}
+	c.resting = c.worth.rests(now)
 	return c.estimate()
+}
+
+// forget takes the assumption about a new path out of the counts when its packets
+// have said enough.
+func (c *controller) forget(keep, packets float64) {
+	if c.prior.packets == 0 {
+		return
+	}
+	c.prior.add(keep, 0, 0, 0)
+	if c.counted += packets; c.counted >= priorPackets {
+		c.slow.add(1, -c.prior.packets, -c.prior.losses, -c.prior.bursts)
+		c.prior = decayed{}
+	}
 }
 
 // estimate says what the counts mean for blocks, and whether that has changed.
@@ -121,7 +151,7 @@ func (c *controller) estimate() bool {
 // rows returns how many parity packets a block may get at most; 0 = it stays
 // without, for there is nothing to correct or nothing that may be hidden.
 func (c *controller) rows(sparse bool) int {
-	if c.congested {
+	if c.congested || c.resting {
 		return 0
 	}
 	return int(c.need[row(sparse)][maxData])
@@ -139,6 +169,7 @@ func (c *controller) parity(sparse bool, packets, bytes, most int) int {
 	c.budget = min(c.budget+float64(bytes)*ceiling, mostBudget)
 	n := min(int(c.need[row(sparse)][packets]), int(c.budget/float64(most)))
 	c.budget -= float64(n * most)
+	c.worth.parity += n
 	return n
 }
 

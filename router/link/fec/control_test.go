@@ -12,13 +12,13 @@ func TestGoldenFrames(t *testing.T) {
 	s := newSender(0x01020304, 0x0a0b0c0d, fixed(1))
 	frames := encode(s, time.Unix(1, 0), [][]byte{{quicBit, 1, 2}, {quicBit, 9}})
 	got := append(frames, appendReport(nil, &report{
-		tag: 0x01020304, congested: true, received: 1000, lost: 10, bursts: 7, recovered: 9, longest: 3, queue: 1500 * time.Microsecond,
+		tag: 0x01020304, congested: true, received: 1000, lost: 10, bursts: 7, recovered: 9, own: 2, longest: 3, queue: 1500 * time.Microsecond,
 	}), appendReset(nil, 0x01020304))
 	want := []string{
 		"06000102030" + "40a0b0c0d00008003400102",
 		"06010102030" + "40a0b0c0e0000800240" + "09",
 		"07000102030" + "40a0b0c0d0201",
-		"0801010203" + "04000003e80000000a0000000700000009000005dc030000000000",
+		"0801010203" + "04000003e80000000a0000000700000009000005dc030000000200",
 		"090001020304",
 	}
 	for i, b := range got {

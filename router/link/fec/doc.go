@@ -19,7 +19,8 @@
 //	parity:   7 (1)  index (1)  tag (4)  number (4)  packets (1)  parity (1)
 //	          sum (2 more than the longest packet of the block)
 //	report:   8 (1)  flags (1: 1 = congested)  tag (4)  received (4)  lost (4)
-//	          bursts (4)  recovered (4)  queue (4, microseconds)  longest burst (1)  0 (5)
+//	          bursts (4)  recovered (4)  queue (4, microseconds)  longest burst (1)
+//	          dropped by the receiver's socket (4)  0 (1)
 //	unknown:  9 (1)  0 (1)  tag (4)
 //
 // The tag is drawn by the receiver and told in its greeting: who did not read the
@@ -46,16 +47,25 @@
 // parity with which one packet in a million stays lost (one in 100,000 of a sender
 // with little to send, at most 1.2 times its bytes), by the measured loss and the
 // mean length of bursts, within Options.Extra. A path that lost fewer than three
-// packets in about 20 s gets none, but for its first seconds: a new path counts as
-// one of 1 % loss until its packets say otherwise.
+// packets in about 20 s gets none, but at first: a new path counts as one of 1 %
+// loss for 5,000 packets, 10 s at most.
+//
+// Two kinds of loss get none either. What the receiver's own socket had no room for,
+// as the kernel counts it, is not the path's. And where of 30 losses under parity
+// not one in eight was repaired, parity rests for 5 s, up to 5 min while that stays
+// so: those are cuts, or a path that drops by rate.
 //
 // # Fairness
 //
 // A queue is measured as the growth of the least one-way delay within 20 ms over
-// the least within a minute. While it is above Options.Queue the sender sends no
-// parity, and a repaired packet is handed on with ECN "congestion experienced", on
-// which QUIC slows down as for a loss; where it cannot carry that mark it is not
-// handed on. Options.Rate limits what is sent to a node.
+// the least within a minute. While it is above Options.Queue, and for 200 ms after
+// the receiver's socket has overflowed, the sender sends no parity, and a repaired
+// packet is handed on with ECN "congestion experienced", on which QUIC slows down as
+// for a loss; where it cannot carry that mark it is not handed on. After each such
+// loss, repaired or not, every other packet of the node's is marked for 10 ms: all
+// its connections slow down, and however many they are they give up the share that
+// one would. A socket without control messages has no marks. Options.Rate limits
+// what is sent to a node.
 //
 // # Bounds
 //

@@ -103,6 +103,7 @@ type report struct {
 	lost      uint32 // never came
 	bursts    uint32 // runs of packets lost one after the other
 	recovered uint32 // of the lost
+	own       uint32 // datagrams that the receiver's socket dropped, of all streams
 	longest   uint8  // packets of the longest run since the report before
 	queue     time.Duration
 }
@@ -119,7 +120,7 @@ func appendReport(dst []byte, r *report) []byte {
 		dst = be.AppendUint32(dst, v)
 	}
 	dst = be.AppendUint32(dst, uint32(min(max(r.queue/time.Microsecond, 0), 1<<31)))
-	return append(dst, r.longest, 0, 0, 0, 0, 0)
+	return append(be.AppendUint32(append(dst, r.longest), r.own), 0)
 }
 
 // parseReport parses a datagram whose first byte is typeReport.
@@ -130,7 +131,7 @@ func parseReport(b []byte) (report, bool) {
 	return report{
 		congested: b[1]&1 != 0, tag: be.Uint32(b[2:]), received: be.Uint32(b[6:]), lost: be.Uint32(b[10:]),
 		bursts: be.Uint32(b[14:]), recovered: be.Uint32(b[18:]),
-		queue: time.Duration(be.Uint32(b[22:])) * time.Microsecond, longest: b[26],
+		queue: time.Duration(be.Uint32(b[22:])) * time.Microsecond, longest: b[26], own: be.Uint32(b[27:]),
 	}, true
 }
 

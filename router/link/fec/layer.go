@@ -55,6 +55,7 @@ type Layer struct {
 	timers  sync.WaitGroup // armed timers of peers
 	stopped chan struct{}  // closed by Close
 	unknown atomic.Uint64  // frames with a tag that nobody has, or that are malformed
+	dropped atomic.Uint32  // datagrams that the socket had no room for, modulo 2^32
 	told    atomic.Int64   // when the last unknown frame was answered, nanoseconds since start
 
 	byTag  atomic.Pointer[map[uint32]*peer]         // never changed, replaced

@@ -224,6 +224,7 @@ func (p *peer) pace(n int) {
 func (p *peer) take(now time.Time, f *frame, from net.Addr) []delivery {
 	ap, _ := addrPort(from)
 	p.recvMu.Lock()
+	p.receiver.crowd.overflowed(now, p.layer.dropped.Load())
 	out := p.receiver.take(now, p.layer.ticks(now), f)
 	due := p.receiver.due(now)
 	moved := ap != p.from && ap.IsValid()
@@ -257,8 +258,8 @@ func (p *peer) answer(now time.Time, to net.Addr) {
 	_ = p.layer.conn.write(p.out, p.oob, reportSize, to) // the next one will do
 }
 
-// withhold reports whether QUIC must not get a packet: it was lost while a queue
-// stood, was repaired, and cannot carry a mark of that. Then QUIC finds the loss,
+// withhold reports whether QUIC must not get a packet: it was lost for want of
+// room, was repaired, and cannot carry a mark of that. Then QUIC finds the loss,
 // as it would have.
 func (p *peer) withhold(d *delivery, marked bool) bool {
 	if !d.repaired || !d.congested || marked {

@@ -29,18 +29,14 @@ type delivery struct {
 	packet    []byte // valid until the next call of the receiver
 	ecn       byte   // of a repaired packet: how it was sent
 	repaired  bool
-	congested bool // of a repaired packet: it was lost while a queue stood
+	congested bool // it was lost for want of room, or another was: QUIC is to be told
 }
 
 // receiver takes the frames of one peer apart and repairs. It is pure but for the
 // buffers that it keeps. Its user guards it.
 type receiver struct {
-	bound time.Duration // a queue above it is congestion
-
 	seen   seen
-	delay  delayMeter
-	queue  time.Duration
-	calm   bool // the queue is under the bound again
+	crowd  crowd
 	blocks [openBlocks]block
 	oldest int // the slot that is used next
 
@@ -52,13 +48,13 @@ type receiver struct {
 	mark     [2]uint32 // the newest packet at the last two reports
 
 	recovered uint32
-	marked    uint64 // repaired packets that were lost while a queue stood
+	marked    uint64 // repaired packets that were lost for want of room
 	out       []delivery
 	work      [maxParity * maxParity]byte
 }
 
 func newReceiver(bound time.Duration) *receiver {
-	return &receiver{bound: bound, calm: true, out: make([]delivery, 0, maxParity+1)}
+	return &receiver{crowd: crowd{bound: bound}, out: make([]delivery, 0, maxParity+1)}
 }
 
 // take takes a frame and returns the packets that it brings: its own, and those
@@ -66,20 +62,20 @@ func newReceiver(bound time.Duration) *receiver {
 func (r *receiver) take(now time.Time, arrived uint16, f *frame) []delivery {
 	r.out = r.out[:0]
 	if f.kind == typeParity {
-		r.takeParity(r.find(now, f.seq), f)
+		r.takeParity(now, r.find(now, f.seq), f)
 		return r.out
 	}
 	r.out = append(r.out, delivery{packet: f.shard[metaSize:]})
 	if f.kind == typeBare {
 		return r.out
 	}
+	holes := r.seen.holes
 	fresh := r.seen.add(f.seq)
-	r.queue = r.delay.add(now, arrived, f.sent)
-	if r.queue > r.bound {
-		r.calm = false
-	} else if r.queue < r.bound/2 {
-		r.calm = true
+	r.crowd.add(now, arrived, f.sent)
+	if r.seen.holes != holes {
+		r.crowd.lost(now)
 	}
+	r.out[0].congested = r.crowd.marks(now, f.seq)
 	if f.kind != typeCoded || !fresh {
 		return r.out
 	}
@@ -89,7 +85,7 @@ func (r *receiver) take(now time.Time, arrived uint16, f *frame) []delivery {
 	}
 	if b.shards[f.index] = r.keep(f.shard); b.shards[f.index] != nil {
 		b.have++
-		r.repair(b)
+		r.repair(now, b)
 	}
 	return r.out
 }
@@ -114,7 +110,7 @@ func (r *receiver) find(now time.Time, first uint32) *block {
 	return b
 }
 
-func (r *receiver) takeParity(b *block, f *frame) {
+func (r *receiver) takeParity(now time.Time, b *block, f *frame) {
 	i := maxData + int(f.index)
 	switch {
 	case b.done || b.shards[i] != nil:
@@ -137,7 +133,7 @@ func (r *receiver) takeParity(b *block, f *frame) {
 		}
 		b.parity++
 	}
-	r.repair(b)
+	r.repair(now, b)
 }
 
 // keep copies a shard; nil when there is no room, which costs a repair.
@@ -176,7 +172,7 @@ func (r *receiver) release(b *block) {
 }
 
 // repair repairs a block if it can be, and closes it if nothing is missing.
-func (r *receiver) repair(b *block) {
+func (r *receiver) repair(now time.Time, b *block) {
 	if b.data == 0 {
 		return
 	}
@@ -205,13 +201,13 @@ func (r *receiver) repair(b *block) {
 		}
 	}
 	b.done = true // before keep looks for what to give up
-	r.solve(b, rows[:missing], lost[:missing])
+	r.solve(now, b, rows[:missing], lost[:missing])
 }
 
 // solve finds the lost packets from as many parity packets, in three steps: take
 // what came out of the sums, multiply with the inverse of what is left of the
 // matrix, check what comes out.
-func (r *receiver) solve(b *block, rows, lost []int) {
+func (r *receiver) solve(now time.Time, b *block, rows, lost []int) {
 	n := len(lost)
 	for j := range b.data {
 		shard := b.shards[j]
@@ -234,23 +230,25 @@ func (r *receiver) solve(b *block, rows, lost []int) {
 			field.GalMulSliceXor(r.work[d*n+p], b.shards[maxData+i], shard)
 		}
 		b.shards[lost[d]] = shard
-		r.deliver(shard)
+		r.deliver(now, shard)
 	}
 	r.release(b) // the buffers are free, and not written before the next call
 }
 
 // deliver hands a repaired packet on if it looks like one. QUIC authenticates it;
 // this only spares it what cannot be one.
-func (r *receiver) deliver(shard []byte) {
+func (r *receiver) deliver(now time.Time, shard []byte) {
 	size, ecn := meta(shard)
 	if size == 0 || size > len(shard)-metaSize || shard[metaSize]&quicBit == 0 {
 		return
 	}
 	r.recovered++
-	if !r.calm {
+	congested := r.crowd.on(now)
+	if congested {
 		r.marked++
+		r.crowd.lost(now)
 	}
-	r.out = append(r.out, delivery{packet: shard[metaSize : metaSize+size], ecn: ecn, repaired: true, congested: !r.calm})
+	r.out = append(r.out, delivery{packet: shard[metaSize : metaSize+size], ecn: ecn, repaired: true, congested: congested})
 }
 
 // due reports whether it is time for a report.
@@ -267,8 +265,8 @@ func (r *receiver) report(now time.Time) report {
 	}
 	r.mark = [2]uint32{r.seen.next, r.mark[0]}
 	out := report{
-		congested: !r.calm, received: r.seen.received, lost: r.seen.lost, bursts: r.seen.bursts,
-		recovered: r.recovered, longest: uint8(min(r.seen.longest, 255)), queue: r.queue,
+		congested: r.crowd.on(now), received: r.seen.received, lost: r.seen.lost, bursts: r.seen.bursts,
+		recovered: r.recovered, own: r.crowd.own, longest: uint8(min(r.seen.longest, 255)), queue: r.crowd.queue,
 	}
 	r.seen.longest = 0
 	return out

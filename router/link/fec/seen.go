@@ -4,6 +4,10 @@ package fec
 // lost, in packets.
 const settled = 256
 
+// reordered is how far behind the newest packet one may come before it counts as
+// missing for now, in packets.
+const reordered = 32
+
 // jump is the largest step ahead that is believed to be loss, in packets; what is
 // further is another start of the sender. A path that loses so much in a row
 // gave no packet for a second at full speed.
@@ -19,6 +23,7 @@ type seen struct {
 	stale   int    // packets in a row that were older than low
 
 	received, lost, bursts uint32
+	holes                  uint32 // packets that were missing for longer than re-ordering takes
 	longest                uint32 // since it was last taken
 }
 
@@ -46,6 +51,11 @@ func (s *seen) add(n uint32) bool {
 			s.settle()
 		}
 		s.next++
+		if old := s.next - 1 - reordered; int32(old-s.low) >= 0 {
+			if word, mask := s.bit(old); *word&mask == 0 {
+				s.holes++
+			}
+		}
 	}
 	word, mask := s.bit(n)
 	if *word&mask != 0 {

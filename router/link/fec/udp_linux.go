@@ -47,6 +47,7 @@ func (l *Layer) wrap(inner net.PacketConn) (socket, net.PacketConn) {
 		c := &plain{PacketConn: inner, l: l, buf: make([]byte, readBuffer)}
 		return c, c
 	}
+	countDrops(u)
 	c := &udp{UDPConn: u, l: l, batch: ipv4.NewPacketConn(u), in: make([]ipv4.Message, readBatch)}
 	for i := range c.in {
 		c.in[i].Buffers = [][]byte{make([]byte, readBuffer)}
@@ -119,9 +120,37 @@ func (c *udp) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 				return 0, err
 			}
 			c.count = count
+			c.noteDrops()
 		}
 	}
 	return n, nil
+}
+
+// countDrops lets the kernel tell with each datagram how many it had no room for.
+// Where it does not, they count as lost on the way.
+func countDrops(u *net.UDPConn) {
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1)
+	})
+}
+
+// noteDrops reads that number from the newest datagram.
+func (c *udp) noteDrops() {
+	m := &c.in[c.count-1]
+	for oob := m.OOB[:m.NN]; len(oob) > 0; {
+		h, body, rest, err := unix.ParseOneSocketControlMessage(oob)
+		if err != nil {
+			return
+		}
+		if h.Level == unix.SOL_SOCKET && h.Type == unix.SO_RXQ_OVFL && len(body) >= 4 {
+			c.l.dropped.Store(binary.NativeEndian.Uint32(body))
+		}
+		oob = rest
+	}
 }
 
 // deliver copies a packet into a message of the reader's. It reports false for one
@@ -134,6 +163,9 @@ func (c *udp) deliver(to, from *ipv4.Message, d *delivery) bool {
 	to.NN = copy(to.OOB, from.OOB[:from.NN])
 	to.Addr, to.Flags = from.Addr, from.Flags
 	if !d.repaired {
+		if d.congested {
+			markCE(to.OOB[:to.NN])
+		}
 		return true
 	}
 	ecn := d.ecn
@@ -211,6 +243,13 @@ func setSegment(oob []byte, size uint16) {
 			binary.NativeEndian.PutUint16(body, size)
 		}
 		oob = rest
+	}
+}
+
+// markCE marks a datagram that can carry a mark.
+func markCE(oob []byte) {
+	if _, ecn := controls(oob); ecn != 0 {
+		setECN(oob, ecnCE)
 	}
 }
 
