@@ -41,3 +41,17 @@ func enable(lease *fec.Lease, qc *quic.Conn, h *wire.Hello) {
 		lease.Enable(qc.RemoteAddr(), h.Correction)
 	}
 }
+
+// crowded reports whether the node has lost packets of this one's for want of room
+// since the last sample. Correction hides losses from QUIC, not these: it marks
+// what it repairs, which QUIC's own counts do not tell from a loss here and there.
+func (l *link) crowded() bool {
+	for _, c := range l.conns {
+		if c.lease != nil {
+			was := l.sampler.crowded
+			l.sampler.crowded = c.lease.Status().Crowded
+			return l.sampler.crowded > was
+		}
+	}
+	return false
+}

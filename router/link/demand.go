@@ -15,6 +15,8 @@ type load struct {
 	rtt    time.Duration // smoothed, mean of the connections that carry; 0 = not measured
 	minRTT time.Duration // least of them
 	cpu    bool          // the process has no processor left
+
+	crowded bool // the peer lost packets for want of room on the way or at its socket
 }
 
 // The thresholds of demand. They are choices, not measurements of others: see
@@ -31,6 +33,8 @@ const (
 	easyFor       = 10 * time.Second      // without need before the link shrinks
 	firstRest     = 15 * time.Second      // before growing is tried again after it did not pay or the path was full
 	longestRest   = 5 * time.Minute       // what firstRest doubles up to
+	crowdedFor    = 3                     // samples with losses for want of room before it shrinks
+	crowdedWithin = 10 * time.Second      // from one such sample to the next
 	smoothing     = 0.5                   // gain of the moving average of goodput
 	maxDemandBits = bits.UintSize         // levels of demand.carried
 )
@@ -54,6 +58,8 @@ type demand struct {
 	prior   float64 // goodput of the last sample
 	pressed int
 	jammed  int
+	crowds  int                    // samples with losses for want of room
+	crowdAt time.Time              // the last one
 	easy    time.Time              // since when less would do; zero = it would not
 	trial   time.Time              // when it grew; zero = that is judged
 	from    int                    // the number before it grew
@@ -73,23 +79,30 @@ func (d *demand) sample(now time.Time, s load, most int) {
 	}
 	d.rate += (s.rate - d.rate) * smoothing
 	d.last, d.prior = min(s.rate, d.prior), s.rate
-	d.count(s)
+	d.count(now, s)
 	d.want = max(min(d.want, most), 1)
 	switch {
-	case d.jammed >= jammedFor:
-		d.jammed = 0
+	case d.jammed >= jammedFor || d.crowds >= crowdedFor:
+		d.jammed, d.crowds = 0, 0
 		d.fall(now, d.want/2)
 	case !d.trial.IsZero() && d.pressed == 0:
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
 		d.judge(now, s)
-	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !now.Before(d.rest):
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && d.crowds == 0 && !now.Before(d.rest):
 		d.grow(now, min(most, s.busy))
 	}
 	d.relax(now, s)
 }
 
-func (d *demand) count(s load) {
+func (d *demand) count(now time.Time, s load) {
+	if now.Sub(d.crowdAt) > crowdedWithin {
+		d.crowds = 0
+	}
+	if s.crowded {
+		d.crowds++
+		d.crowdAt = now
+	}
 	d.pressed++
 	if !s.pressed() {
 		d.pressed = 0

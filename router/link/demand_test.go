@@ -103,6 +103,35 @@ func TestDemandFallsWhenThePathIsFull(t *testing.T) {
 	}
 }
 
+// TestDemandFallsWhereCorrectionSeesAFullPath: a queue that overflows once in a few
+// seconds shows in no sample as a loss or a longer round trip, but for what the
+// correction layer tells.
+func TestDemandFallsWhereCorrectionSeesAFullPath(t *testing.T) {
+	d, now := newDemand(), epoch
+	samples, grown := 0, 0
+	shared := func(n int) load {
+		samples++
+		if n > 1 {
+			grown++
+		}
+		return load{busy: 16, waited: time.Second, rate: 3e6 * float64(n), crowded: samples%7 == 0}
+	}
+	follow(&d, &now, 10*time.Second, 8, lossyPath)
+	follow(&d, &now, 40*time.Second, 8, shared)
+	if d.want != 1 {
+		t.Errorf("%d connections 40 s after the path began to overflow, want 1", d.want)
+	}
+	samples, grown = 0, 0
+	follow(&d, &now, time.Hour, 8, shared)
+	if grown > samples/10 {
+		t.Errorf("more connections than one for %d of %d samples of a full path", grown, samples)
+	}
+	follow(&d, &now, longestRest+20*time.Second, 8, lossyPath)
+	if d.want != 8 {
+		t.Errorf("%d connections once the path has room, want 8", d.want)
+	}
+}
+
 func TestDemandGivesBackWhatIsNotNeededAndKeepsWhatIs(t *testing.T) {
 	d, now := newDemand(), epoch
 	follow(&d, &now, 10*time.Second, 8, lossyPath)

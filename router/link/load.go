@@ -84,6 +84,8 @@ type sampler struct {
 	at    time.Time
 	last  map[uint64]counts // by connection
 	rates Rates
+
+	crowded uint64 // fec.Status.Crowded
 }
 
 // sample returns what this end has done since the last sample; false when there
@@ -148,6 +150,7 @@ func (l *link) sample(now time.Time) (load, bool) {
 		s.rtt = time.Duration(c.rtt.Load())
 	}
 	s.cpu = l.m.o.CPU() >= noCPU
+	s.crowded = l.crowded()
 	p.rates.add(s, float64(sum.in)/over.Seconds(), l.bound(s, cwnd))
 	l.show(p.rates)
 	l.spread()

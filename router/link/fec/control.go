@@ -60,6 +60,7 @@ type controller struct {
 	loss       float64 // share of packets lost, the estimate in force
 	burst      float64 // mean length of a run of losses, at least 1
 	congested  bool    // as the receiver says
+	crowded    uint64  // reports of losses while it was
 	resting    bool    // parity repairs nothing
 	budget     float64 // bytes of parity that were earned and not spent
 	prior      decayed // what slow holds of the assumption about a new path
@@ -97,7 +98,9 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	c.slow.add(keep, n, l, b)
 	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
 	c.forget(keep, n)
-	c.congested = r.congested
+	if c.congested = r.congested; c.congested && losses > 0 {
+		c.crowded++
+	}
 	if !c.congested {
 		c.worth.add(now, elapsed, l, repaired)
 	}

@@ -172,3 +172,45 @@ func TestOverflowIsCongestion(t *testing.T) {
 		t.Error("it lasts for ever")
 	}
 }
+
+// TestEveryConnectionHearsOfALoss: while a queue stands, a loss is told to all that
+// comes within 10 ms, not only to the connection whose packet it was; and again
+// with the next loss.
+func TestEveryConnectionHearsOfALoss(t *testing.T) {
+	r := newReceiver(15 * time.Millisecond)
+	start := time.Unix(1, 0)
+	marked, at := 0, time.Duration(0)
+	send := func(number uint32, wait time.Duration) {
+		at += 100 * time.Microsecond
+		f := frame{kind: typeData, seq: number, sent: uint16(at / tick), shard: make([]byte, 100)}
+		for _, d := range r.take(start.Add(at+wait), uint16((at+wait)/tick), &f) {
+			if d.congested {
+				marked++
+			}
+		}
+	}
+	number := uint32(0)
+	run := func(n int, wait time.Duration) int {
+		marked = 0
+		for range n {
+			number++
+			send(number, wait)
+		}
+		return marked
+	}
+	run(100, 0)
+	number += 5 // lost, of the path
+	if n := run(500, 0); n != 0 {
+		t.Errorf("%d packets are marked without a queue", n)
+	}
+	run(500, 40*time.Millisecond)
+	for range 3 {
+		number++ // lost while a queue stands
+		if n := run(500, 40*time.Millisecond); n < 45 || n > 55 {
+			t.Errorf("%d packets are marked, want half of 10 ms", n)
+		}
+	}
+	if n := run(500, 40*time.Millisecond); n != 0 {
+		t.Errorf("%d packets are marked without a loss", n)
+	}
+}

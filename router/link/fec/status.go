@@ -11,6 +11,7 @@ type Status struct {
 	Parity    int           // parity packets that a full block gets now
 	Congested bool          // the peer sees a queue on the way to it
 	Queue     time.Duration // which is so long
+	Crowded   uint64        // times that the peer reported losses for want of room
 
 	Sent       uint64 // packets
 	ParitySent uint64 // parity packets
@@ -28,7 +29,7 @@ func (p *peer) status() Status {
 		r := &c.last
 		st = Status{
 			On: p.live.Load(), Loss: c.loss, Burst: c.burst, Parity: c.rows(s.rate < sparseRate),
-			Congested: r.congested, Queue: r.queue, Sent: s.sent, ParitySent: s.parity, Extra: s.extra,
+			Congested: r.congested, Queue: r.queue, Crowded: c.crowded, Sent: s.sent, ParitySent: s.parity, Extra: s.extra,
 		}
 		if all := float64(r.received) + float64(r.lost); all > 0 && r.lost > r.recovered {
 			st.Residual = float64(r.lost-r.recovered) / all

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"net"
 	"syscall"
-	"time"
 
 	"github.com/quic-go/quic-go"
 	"golang.org/x/net/ipv4"
@@ -19,12 +18,23 @@ const (
 	ecnCE      = byte(3) // RFC 3168: congestion experienced
 )
 
+// datagrams is what QUIC uses of a *net.UDPConn.
+type datagrams interface {
+	quic.OOBCapablePacketConn
+	SetWriteBuffer(bytes int) error
+}
+
+// batcher reads several datagrams at once.
+type batcher interface {
+	ReadBatch(ms []ipv4.Message, flags int) (int, error)
+}
+
 // udp wraps a UDP socket with its control messages: batches, segmentation offload,
 // ECN.
 type udp struct {
-	*net.UDPConn
+	datagrams
 	l     *Layer
-	batch *ipv4.PacketConn
+	batch batcher
 
 	// Only the reader uses these: quic-go reads in one goroutine.
 	in    []ipv4.Message
@@ -42,13 +52,17 @@ var (
 
 // wrap returns the socket to write to and the one that QUIC gets.
 func (l *Layer) wrap(inner net.PacketConn) (socket, net.PacketConn) {
-	u, ok := inner.(*net.UDPConn)
-	if !ok {
+	u, ok := inner.(datagrams)
+	batch, batches := inner.(batcher)
+	if c, is := inner.(*net.UDPConn); is {
+		batch, batches = ipv4.NewPacketConn(c), true
+	}
+	if !ok || !batches {
 		c := &plain{PacketConn: inner, l: l, buf: make([]byte, readBuffer)}
 		return c, c
 	}
 	countDrops(u)
-	c := &udp{UDPConn: u, l: l, batch: ipv4.NewPacketConn(u), in: make([]ipv4.Message, readBatch)}
+	c := &udp{datagrams: u, l: l, batch: batch, in: make([]ipv4.Message, readBatch)}
 	for i := range c.in {
 		c.in[i].Buffers = [][]byte{make([]byte, readBuffer)}
 		c.in[i].OOB = make([]byte, readOOB)
@@ -65,7 +79,7 @@ func (c *udp) write(b, oob []byte, segment int, to net.Addr) error {
 	if segment > 0 {
 		setSegment(oob, uint16(segment))
 	}
-	_, _, err := c.UDPConn.WriteMsgUDP(b, oob, u)
+	_, _, err := c.datagrams.WriteMsgUDP(b, oob, u)
 	return err
 }
 
@@ -77,7 +91,7 @@ func (c *udp) WriteMsgUDP(b, oob []byte, to *net.UDPAddr) (int, int, error) {
 			return len(b), len(oob), err
 		}
 	}
-	return c.UDPConn.WriteMsgUDP(b, oob, to)
+	return c.datagrams.WriteMsgUDP(b, oob, to)
 }
 
 // WriteTo implements net.PacketConn.
@@ -128,7 +142,7 @@ func (c *udp) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 
 // countDrops lets the kernel tell with each datagram how many it had no room for.
 // Where it does not, they count as lost on the way.
-func countDrops(u *net.UDPConn) {
+func countDrops(u datagrams) {
 	raw, err := u.SyscallConn()
 	if err != nil {
 		return
@@ -194,9 +208,6 @@ func (c *udp) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr, 
 	addr, _ = m[0].Addr.(*net.UDPAddr)
 	return m[0].N, m[0].NN, m[0].Flags, addr, nil
 }
-
-// SetReadDeadline implements net.PacketConn.
-func (c *udp) SetReadDeadline(t time.Time) error { return c.UDPConn.SetReadDeadline(t) }
 
 // controls reads what quic-go says with a datagram: the size of its segments (0 =
 // it is one) and its ECN field.
