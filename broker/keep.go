@@ -139,11 +139,11 @@ type counter struct {
 func (c *counter) count(e commitlog.Entry) error {
 	n := &c.head.Counts
 	n.Records++
-	v, kind, err := kindInTail(&e)
-	if err != nil {
-		return err
-	}
+	v, kind := kindInTail(&e)
 	n.Kinds[string(kind)]++
+	if kind == TailUnknown { // its publisher may have been told of it
+		c.early = true
+	}
 	if !kind.IsMessage() {
 		return nil
 	}
@@ -189,6 +189,7 @@ const (
 	TailRollback  TailKind = "rollback"  // of a half message
 	TailRecall    TailKind = "recall"    // of a delayed message
 	TailBroker    TailKind = "broker"    // progress, decisions and marks of the broker itself, and what it makes of them
+	TailUnknown   TailKind = "unknown"   // this version cannot read it: a newer one wrote it, or it was damaged before it was stored
 )
 
 // IsMessage reports whether it is something that a client of this group published.
@@ -196,40 +197,42 @@ func (k TailKind) IsMessage() bool {
 	return k == TailMessage || k == TailDelayed || k == TailHalf || k == TailCommitted
 }
 
-// kindInTail says what an entry is. The view is empty for one without a record.
-func kindInTail(e *commitlog.Entry) (record.View, TailKind, error) {
+// kindInTail says what an entry is. The view is empty for one without a record, and for
+// one that cannot be read. That is no error: a member that was given an older version must
+// be able to follow again.
+func kindInTail(e *commitlog.Entry) (record.View, TailKind) {
 	if len(e.Record) == 0 {
-		return record.View{}, TailLanding, nil
+		return record.View{}, TailLanding
 	}
 	v, err := record.Parse(e.Record)
 	switch {
-	case err != nil:
-		return v, "", err
 	case e.Kind == commitlog.KindLanding:
-		return v, TailLanding, nil
+		return v, TailLanding
+	case err != nil:
+		return v, TailUnknown
 	case v.Type() == record.TypeHalf:
-		return v, TailHalf, nil
+		return v, TailHalf
 	case v.Type() == record.TypeRollback:
-		return v, TailRollback, nil
+		return v, TailRollback
 	case v.Type() == record.TypeRecall:
-		return v, TailRecall, nil
+		return v, TailRecall
 	case v.Type() != record.TypeMessage:
-		return v, TailBroker, nil
+		return v, TailBroker
 	case len(v.Cause()) == 0 && isWaiting(v):
-		return v, TailDelayed, nil
+		return v, TailDelayed
 	case len(v.Cause()) == 0:
-		return v, TailMessage, nil
+		return v, TailMessage
 	}
 	c, err := ParseCause(v.Cause())
 	switch {
 	case err != nil:
-		return v, "", err
+		return v, TailUnknown
 	case c.Kind == CauseCommit:
-		return v, TailCommitted, nil
+		return v, TailCommitted
 	case c.Kind == CauseDue && c.Bucket == 0: // its time was past when it was sent
-		return v, TailMessage, nil
+		return v, TailMessage
 	case c.Kind == CauseDue:
-		return v, TailDue, nil
+		return v, TailDue
 	}
-	return v, TailBroker, nil
+	return v, TailBroker
 }

@@ -3,9 +3,11 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/tails"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -42,9 +44,9 @@ func partWays(t *testing.T, durability zone.Durability, committed bool, forced u
 	p := &parted{b: b, common: a.Log().End(), faults: disk.NewFaulty(da)}
 	if committed {
 		l = newLink(a)
-		for _, f := range publish {
-			f(a)
-		}
+	}
+	for _, f := range publish {
+		f(a)
 	}
 	lose(t, a, durability, 5)
 	if committed {
@@ -73,14 +75,18 @@ func lose(t *testing.T, a *memberNode, durability zone.Durability, n int) {
 	for i := range n {
 		end, m := a.Log().Synced(), a.message("orders", fmt.Sprintf("lost-%d", i))
 		m.Topic = &info
-		told := make(chan error, 1)
-		go func() { told <- a.Publish(t.Context(), []Message{m}, make([]PublishResult, 1)) }()
-		moved := make(chan struct{}, 1)
-		cancel := a.Log().Notify(moved)
-		for a.Log().Synced() == end {
-			<-moved
-		}
-		cancel()
+		go func() { _ = a.Publish(t.Context(), []Message{m}, make([]PublishResult, 1)) }()
+		a.synced(end)
+	}
+}
+
+// synced waits until the log is on the disk beyond a position.
+func (a *memberNode) synced(end record.Position) {
+	moved := make(chan struct{}, 1)
+	cancel := a.Log().Notify(moved)
+	defer cancel()
+	for a.Log().Synced() == end {
+		<-moved
 	}
 }
 
@@ -182,5 +188,39 @@ func TestAPartedLogIsSetAsideAndForsaken(t *testing.T) {
 	}
 	if list, err := c.tails.List(); err != nil || len(list) != 1 {
 		t.Errorf("the tail is gone with it: %+v, %v", list, err)
+	}
+}
+
+// TestWhatCannotBeReadIsKept: a member that was given an older version has what a newer one
+// wrote, and its group has not. It must be able to follow: that is kept, and shown, and not
+// offered by a version that cannot know what it decides about the rest.
+func TestWhatCannotBeReadIsKept(t *testing.T) {
+	p := partWays(t, zone.DurabilityAllInSync, false, 0, func(a *memberNode) {
+		e, err := a.own(&record.Record{Type: record.TypeMessage, Topic: "orders", Shard: record.NoShard, Stored: a.wallNow(), Cause: []byte{causeVersion, 250}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		end := a.Log().Synced()
+		go func() { _ = a.appendWait(t.Context(), &op{batch: commitlog.Batch{Entries: []commitlog.Entry{e}}}) }()
+		a.synced(end)
+	})
+	if err := follow(p.b.Log(), p.c.Log()); err != nil {
+		t.Fatal(err)
+	}
+	list, err := p.store.List()
+	if err != nil || len(list) != 1 || list[0].Counts.Kinds[string(TailUnknown)] != 1 || list[0].Counts.Messages != 5 {
+		t.Fatalf("tails: %+v, %v", list, err)
+	}
+	r := NewTailReader(p.store)
+	page, err := r.Read(t.Context(), TailQuery{ID: list[0].ID, Limit: 100, All: true})
+	if err != nil || len(page.Records) != 6 || page.Records[0].Kind != TailUnknown || page.Records[0].Not == "" || page.Records[1].Not != "" {
+		t.Errorf("shown: %+v, %v", page, err)
+	}
+	if _, err := r.Read(t.Context(), TailQuery{ID: list[0].ID, Limit: 100, Offered: true}); !errors.Is(err, ErrNewer) {
+		t.Errorf("to be offered: %v", err)
+	}
+	newer := commitlog.Entry{Kind: commitlog.KindOwn, Record: []byte(strings.Repeat("\xff", 400))}
+	if v, kind := kindInTail(&newer); kind != TailUnknown || len(v.Bytes()) != 0 {
+		t.Errorf("a record of a newer encoding is %q, %d bytes", kind, len(v.Bytes()))
 	}
 }

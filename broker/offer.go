@@ -200,11 +200,10 @@ func (o *offering) one(i int, x *Offered) error {
 		o.results[i] = OfferResult{Outcome: OfferKept, Text: "the group has it"}
 		return nil
 	}
-	_, kind, err := kindInTail(&commitlog.Entry{Kind: commitlog.KindOwn, Record: x.Record.Bytes()})
-	if err != nil {
-		return refuse(KindCorrupt, err.Error())
-	}
+	_, kind := kindInTail(&commitlog.Entry{Kind: commitlog.KindOwn, Record: x.Record.Bytes()})
 	switch {
+	case kind == TailUnknown:
+		return refuse(KindCorrupt, "this version cannot read it")
 	case kind == TailRollback, kind == TailRecall:
 		return o.decision(i, x, kind)
 	case !kind.IsMessage():

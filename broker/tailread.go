@@ -62,13 +62,17 @@ type TailRecord struct {
 	Begin record.Position
 }
 
+// ErrNewer: the tail has records that this version cannot read, and any of them may decide
+// about others. A node with the version that wrote them offers the tail.
+var ErrNewer = errors.New("broker: the tail has records of a newer version")
+
 // errPage ends the scan of a page.
 var errPage = errors.New("broker: the page is full")
 
 // Read returns a page. It reads the disk; of a tail that was not read last, all of it.
 //
-// Errors: tails.ErrNone; *tails.FileError and *commitlog.CorruptError for damage; the
-// context's.
+// Errors: tails.ErrNone; ErrNewer of what is to be offered; *tails.FileError and
+// *commitlog.CorruptError for damage; the context's.
 func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 	info, err := r.store.Find(q.ID)
 	if err != nil {
@@ -78,6 +82,9 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 	if err != nil {
 		return TailPage{}, err
 	}
+	if q.Offered && known.unknown > 0 {
+		return TailPage{}, fmt.Errorf("%w: %d, the first at %d", ErrNewer, known.unknown, known.firstUnknown)
+	}
 	p := TailPage{After: max(q.After, info.From)}
 	bytes := 0
 	err = r.store.Scan(ctx, q.ID, max(q.From, info.From), func(e commitlog.Entry) error {
@@ -85,10 +92,7 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 			p.Next = e.Position
 			return errPage
 		}
-		v, kind, err := kindInTail(&e)
-		if err != nil {
-			return err
-		}
+		v, kind := kindInTail(&e)
 		x := TailRecord{Position: e.Position, End: e.Position + record.Position(e.Size), Kind: kind, Certain: e.Position < info.Committed,
 			Not: known.not(kind, v), After: p.After, Begin: info.From}
 		if x.Not == "" {
@@ -97,7 +101,7 @@ func (r *TailReader) Read(ctx context.Context, q TailQuery) (TailPage, error) {
 		if !q.wants(kind, v) && (!q.Offered || !kind.isOffered() || !q.matches(v)) {
 			return nil
 		}
-		if len(e.Record) > 0 {
+		if len(v.Bytes()) > 0 {
 			if x.Record, err = record.Parse(append([]byte(nil), e.Record...)); err != nil {
 				return err
 			}
@@ -140,6 +144,9 @@ type decisions struct {
 	halves   map[transaction.Key]string
 	recalled map[recalledMessage]bool
 	fired    map[record.Position]firing // by the delayed message
+
+	unknown      int // records that cannot be read
+	firstUnknown record.Position
 }
 
 // firing is the copy of a delayed message that was delivered when it was due.
@@ -169,9 +176,12 @@ func (d *decisions) note(e commitlog.Entry) error {
 	if e.Kind != commitlog.KindOwn {
 		return nil
 	}
-	v, err := record.Parse(e.Record)
-	if err != nil {
-		return err
+	v, kind := kindInTail(&e)
+	if kind == TailUnknown {
+		if d.unknown++; d.unknown == 1 {
+			d.firstUnknown = e.Position
+		}
+		return nil
 	}
 	switch v.Type() {
 	case record.TypeRecall:
@@ -210,6 +220,8 @@ func (d *decisions) not(k TailKind, v record.View) string {
 		return "the group that it is from sends it again, or tells of a gap"
 	case TailDue:
 		return "the delayed message itself waits at the master, or is in this tail"
+	case TailUnknown:
+		return "this version cannot read it: a newer one has written it"
 	case TailBroker:
 		return "the broker makes such records by itself"
 	case TailRollback:
