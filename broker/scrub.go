@@ -63,8 +63,11 @@ func (b *Broker) Damaged() string {
 	if len(found) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d segments of the commit log are damaged, the first is %s at position %d (%s): %s",
-		len(found), found[0].Segment, found[0].Position, found[0].What, b.scrubAdvice())
+	what := "a segment of the commit log is damaged:"
+	if len(found) > 1 {
+		what = fmt.Sprintf("%d segments of the commit log are damaged, the first is", len(found))
+	}
+	return fmt.Sprintf("%s %s at position %d (%s): %s", what, found[0].Segment, found[0].Position, found[0].What, b.scrubAdvice())
 }
 
 // damagedGauge registers how many segments are known to be damaged.

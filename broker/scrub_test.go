@@ -68,7 +68,7 @@ func TestRottenSegmentsAreFoundBeforeTheyAreRead(t *testing.T) {
 			t.Errorf("the second segment is judged at once, at a segment a second: %s", d)
 		}
 		time.Sleep(time.Minute)
-		if d := s.Damaged(); !strings.Contains(d, "1 segments") || !strings.Contains(d, names[1]) || !strings.Contains(d, "no other copy") {
+		if d := s.Damaged(); !strings.Contains(d, "a segment of") || !strings.Contains(d, names[1]) || !strings.Contains(d, "no other copy") {
 			t.Errorf("after a round: %q", d)
 		}
 		rot(t, fs, path.Join(dir, names[0]), 30<<10)

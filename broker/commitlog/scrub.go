@@ -9,6 +9,7 @@ import (
 	"sort"
 	"sync"
 
+	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
 )
 
@@ -57,8 +58,16 @@ func (s *Scrubber) Step(ctx context.Context, limit int) (n int, fresh *CorruptEr
 	if seg.damage != nil {
 		err = seg.damage
 	} else {
+		// What is checked is the disk, not the system's copy of it in memory; and nobody
+		// else's copies are to make room for what is read here.
+		off := int64(from - seg.base)
+		disk.Forget(seg.file, off, int64(limit))
 		s.buf, next, err = s.log.readFrames(seg, s.buf[:0], from, stop, limit)
 		n = len(s.buf)
+		disk.Forget(seg.file, off, int64(max(limit, n)))
+		if err == nil && next == from {
+			err = &CorruptError{Position: from, Segment: seg.name, What: "an entry goes on behind the segment's end"}
+		}
 	}
 	switch {
 	case errors.Is(err, ErrClosed):

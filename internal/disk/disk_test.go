@@ -36,6 +36,7 @@ func TestConformance(t *testing.T) {
 		"missing names are ErrNotExist": conformMissing,
 		"content is read back":          conformContent,
 		"lengths":                       conformLength,
+		"what is forgotten is read":     conformForget,
 		"create empties":                conformCreate,
 		"rename replaces":               conformRename,
 		"lock excludes":                 conformLock,
@@ -53,6 +54,24 @@ func TestConformance(t *testing.T) {
 			})
 		}
 	}
+}
+
+// conformForget: a hint loses nothing, synced or not, of files that are closed as well.
+func conformForget(t *testing.T, fsys FS, dir string) {
+	f := create(t, fsys, path.Join(dir, "a"))
+	write(t, f, strings.Repeat("synced", 1000), 0)
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	write(t, f, "not yet", 6000)
+	Forget(f, 0, 1<<20)
+	Forget(f, 100, -1)
+	b := make([]byte, 6007)
+	if n, err := f.ReadAt(b, 0); n != len(b) || string(b) != strings.Repeat("synced", 1000)+"not yet" {
+		t.Errorf("read %d, %v", n, err)
+	}
+	f.Close()
+	Forget(f, 0, 1<<20)
 }
 
 func create(t *testing.T, fsys FS, name string) File {

@@ -24,6 +24,7 @@ const (
 	OpTruncate    Op = "truncate"
 	OpPreallocate Op = "preallocate"
 	OpSync        Op = "sync"
+	OpForget      Op = "forget" // of Forget, which cannot fail
 )
 
 // Fault decides before each operation on a path whether it fails: a non-nil
@@ -199,6 +200,12 @@ func (f *faultyFile) Sync() error {
 		return err
 	}
 	return f.File.Sync()
+}
+
+func (f *faultyFile) forget(off, n int64) {
+	if f.fs.check(OpForget, f.name) == nil {
+		Forget(f.File, off, n)
+	}
 }
 
 var (

@@ -56,6 +56,18 @@ type File interface {
 	Sync() error
 }
 
+// forgetter is a File of which the system keeps a copy in memory.
+type forgetter interface{ forget(off, n int64) }
+
+// Forget asks the system to drop its copy of n bytes of a file from memory, so that who
+// reads them next reads the disk. It is a hint: what is not on the disk yet stays, as may
+// anything else, and a platform or implementation without such a copy does nothing.
+func Forget(f File, off, n int64) {
+	if x, ok := f.(forgetter); ok && n > 0 {
+		x.forget(off, n)
+	}
+}
+
 // ErrLocked reports that another holder has the lock.
 var ErrLocked = errors.New("disk: locked by another process")
 

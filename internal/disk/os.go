@@ -141,3 +141,5 @@ func (f *osFile) Preallocate(size int64) error {
 // Sync implements File: fdatasync on Linux (which includes a changed length),
 // a full flush of the drive's cache on macOS.
 func (f *osFile) Sync() error { return dataSync(f.File) }
+
+func (f *osFile) forget(off, n int64) { forget(f.File, off, n) }

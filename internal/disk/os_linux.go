@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // ignoringEINTR repeats fn while a signal (the runtime preempts by signals)
@@ -48,4 +50,9 @@ func preallocate(f *os.File, have, size int64) error {
 		return f.Truncate(size)
 	}
 	return err
+}
+
+// forget is a hint, and fails on file systems that take none.
+func forget(f *os.File, off, n int64) {
+	_ = withFD(f, "fadvise", func(fd int) error { return unix.Fadvise(fd, off, n, unix.FADV_DONTNEED) })
 }
