@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/hashicorp/consul/api"
+
 	"github.com/mqrouter/mqrouter/replication/coordinator"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -115,7 +117,9 @@ func setBack(t coordinator.Term, last mark, who zone.Node) string {
 }
 
 // putBack writes the term that Consul has lost again, as its master may as long as its
-// lease runs: nobody was elected meanwhile. Anybody else waits for an order.
+// lease runs: nobody was elected meanwhile. Anybody else waits for an order. Beside a node
+// that went on alone the lease is not given anew: the term is there again, and an election
+// finds out what that one wrote.
 func (c *Coordinator) putBack(ctx context.Context, s state, mine coordinator.Term, st coordinator.Standing, asked time.Time) (coordinator.Term, coordinator.Lease, error) {
 	c.mu.Lock()
 	g := c.granted[mine.Group]
@@ -125,13 +129,20 @@ func (c *Coordinator) putBack(ctx context.Context, s state, mine coordinator.Ter
 	}
 	next := mine.Noted(st.Committed).Clone()
 	next.Version += changesUnheard
-	op, err := c.leaseOf(next, st)
-	if err == nil {
-		err = c.putTerm(ctx, s, next, op)
+	var with []*api.KVTxnOp
+	if next.Alone == "" {
+		op, err := c.leaseOf(next, st)
+		if err != nil {
+			return s.term, coordinator.Lease{}, err
+		}
+		with = append(with, op)
 	}
-	if err != nil {
+	if err := c.putTerm(ctx, s, next, with...); err != nil {
 		return s.term, coordinator.Lease{}, err
 	}
 	c.o.Logger.Error("Consul had lost the group's term, or was set back; its master has put it back", "group", string(mine.Group), "epoch", next.Epoch, "version", next.Version)
+	if next.Alone != "" {
+		return next, coordinator.Lease{}, nil
+	}
 	return next, c.grant(next, asked), nil
 }
