@@ -73,4 +73,4 @@ bench: ## the figures of the README's table
 	deploy/test/bench.sh
 
 clean:
-	rm -rf bin mqrouter-dev .cache
+	rm -rf bin mqrouter-dev mqrouter-replicas .cache

@@ -270,13 +270,23 @@ changed, and does not judge.`,
 }
 
 func newTopologySample(e *env) *cobra.Command {
-	return &cobra.Command{
+	replicas := 0
+	c := &cobra.Command{
 		Use:   "sample",
 		Short: "Print the sample topology that mqrouter dev starts",
 		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
-			_, err := e.out.Write(sample.YAML)
+			text := sample.YAML
+			if replicas != 0 {
+				var err error
+				if text, err = sample.Replicated(replicas); err != nil {
+					return usageError{err}
+				}
+			}
+			_, err := e.out.Write(text)
 			return err
 		},
 	}
+	c.Flags().IntVar(&replicas, "replicas", 0, "the smaller one, with a broker group of 3 or 5 nodes")
+	return c
 }

@@ -36,6 +36,7 @@ type Options struct {
 	Begin     Beginning         // when the folder has no topology
 	Redis     map[string]string // city -> host:port; the key "" is for every city not named
 	Only      []string          // nodes, zones and cities to start; empty: all
+	Replicas  int               // Begin is the sample with a broker group of so many nodes; 0: it is not
 	Processes bool              // each node is a process of its own
 	Restart   time.Duration     // with Processes: the pause before a node that died is started again; 0: never
 	ACL       string            // access file of every broker; empty: everybody may do everything
@@ -177,7 +178,13 @@ func (d *deployment) run(ctx context.Context, node func(context.Context, *zone.N
 			}
 		})
 	}
+	watch, stopWatch := context.WithCancel(ctx)
+	defer stopWatch()
+	if d.o.Processes {
+		others.Go(func() { d.watchMasters(watch) })
+	}
 	err := d.await(ctx, len(d.nodes), failed)
+	stopWatch()
 	if d.o.Processes {
 		defer d.heedSecondSignal()()
 	}

@@ -11,6 +11,7 @@
 //	mqrouter.log    what the nodes log
 //	logs/NAME.log   instead, for a node that is a process
 //	pids/NAME       its pid, while it runs
+//	masters/GROUP   the pid of the node that leads a broker group with replicas
 //	locks/NAME      locked by the dev that supervises it
 //
 // # Processes
@@ -20,11 +21,13 @@
 // died and of what, starts it again after a pause that doubles up to half a
 // minute while deaths follow each other, and at the end stops brokers and cache
 // readers before routers. A process that does not stop in time is killed; a
-// second signal kills all. On Linux the kernel kills the processes when dev
+// second signal kills all. Of broker groups with replicas it tells who becomes master,
+// and keeps that one's pid. On Linux the kernel kills the processes when dev
 // itself dies; elsewhere they outlive a dev that is killed with SIGKILL.
 //
 // # Goroutines
 //
 // Run starts one goroutine for each node, for each process one that waits for
-// its end, and with processes one thread that starts them; it joins them all.
+// its end, for each broker group with replicas one that asks who is master, and with
+// processes one thread that starts them; it joins them all.
 package dev

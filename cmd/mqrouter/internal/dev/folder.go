@@ -29,6 +29,7 @@ func (f folder) log() string                { return filepath.Join(f.dir, "mqrou
 func (f folder) data(n zone.Node) string    { return filepath.Join(f.dir, "nodes", string(n)) }
 func (f folder) nodeLog(n zone.Node) string { return filepath.Join(f.dir, "logs", string(n)+".log") }
 func (f folder) pid(n zone.Node) string     { return filepath.Join(f.dir, "pids", string(n)) }
+func (f folder) master(g zone.Group) string { return filepath.Join(f.dir, "masters", string(g)) }
 func (f folder) lock(n zone.Node) string    { return filepath.Join(f.dir, "locks", string(n)) }
 func (f folder) authority() string          { return filepath.Join(f.pki(), "ca.pem") }
 func (f folder) gossipKey() string          { return filepath.Join(f.pki(), gossip.KeyFile) }

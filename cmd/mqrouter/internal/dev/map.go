@@ -61,9 +61,16 @@ func (d *deployment) some(nodes []*zone.NodeInfo) []*zone.NodeInfo {
 	return slices.DeleteFunc(slices.Clone(nodes), func(n *zone.NodeInfo) bool { return !slices.Contains(d.nodes, n) })
 }
 
-// tries are three commands to try: the tour's, or for another topology than the
+// tries are three commands to try: the tour's, or for another topology than a
 // sample those that fit any.
 func (d *deployment) tries() []string {
+	if d.o.Replicas > 0 && len(d.replicated()) > 0 {
+		return []string{
+			"brokergroup status",
+			"bench publish --zone rz01 --topic orders --publishers 8 --batch 1 --rate 200 --duration 15s",
+			`publish --zone rz01 --topic transfer --property userId=1065 "pay 10"`,
+		}
+	}
 	for _, name := range []zone.Zone{"rz01", "rz04"} {
 		if !d.runs(func(n *zone.NodeInfo) bool { return n.Zone != nil && n.Zone.Name == name }) {
 			return []string{"status", "topology show", "topic list"}
@@ -83,8 +90,12 @@ func (d *deployment) killHint() string {
 	if d.o.Restart > 0 {
 		then = fmt.Sprintf("it is started again after %v", d.o.Restart)
 	}
-	return fmt.Sprintf("\nEach node is a process; its pid is in %s, its log in %s:\n  kill -9 $(cat %s)   # %s\n",
+	hint := fmt.Sprintf("\nEach node is a process; its pid is in %s, its log in %s:\n  kill -9 $(cat %s)   # %s\n",
 		filepath.Dir(d.f.pid(victim)), filepath.Dir(d.f.nodeLog(victim)), d.f.pid(victim), then)
+	for _, g := range d.replicated() {
+		hint += fmt.Sprintf("  kill -9 $(cat %s)   # whoever is master of %s: another node takes over\n", d.f.master(g.Name), g.Name)
+	}
+	return hint
 }
 
 // adminHint is what a shell needs when the admin address is not the default.

@@ -97,3 +97,24 @@ func TestOnlyWhatIsChosenIsStartedAndShown(t *testing.T) {
 		t.Error("a name of nothing was accepted")
 	}
 }
+
+// TestMapSaysHowToKillAMaster of a group with replicas, which is not the same process
+// after each fail-over.
+func TestMapSaysHowToKillAMaster(t *testing.T) {
+	text, err := sample.Replicated(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	top, err := zone.Parse(text, "replicas")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	d := &deployment{o: Options{Out: &out, Program: "mqrouter", Processes: true, Replicas: 3}, f: folder{"x"}, t: top, nodes: pki.Nodes(top)}
+	d.printMap()
+	for _, want := range []string{"mqrouter brokergroup status", "kill -9 $(cat x/masters/rz01-a)", "127.0.0.1:8083"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in\n%s", want, out.String())
+		}
+	}
+}

@@ -274,7 +274,7 @@ func (d *deployment) supervise() (stop func(), err error) {
 	if d.exe, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("dev: the path of this program: %w", err)
 	}
-	for _, dir := range []string{filepath.Dir(d.f.nodeLog("x")), filepath.Dir(d.f.pid("x")), filepath.Dir(d.f.lock("x"))} {
+	for _, dir := range []string{filepath.Dir(d.f.nodeLog("x")), filepath.Dir(d.f.pid("x")), filepath.Dir(d.f.lock("x")), filepath.Dir(d.f.master("x"))} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("dev: %w", err)
 		}

@@ -80,7 +80,7 @@ func TestReadmeCommands(t *testing.T) {
 			continue
 		case line == dev && running != nil:
 			continue // the tour starts what runs already
-		case line == dev+" --processes":
+		case line == dev+" --processes", line == dev+" --replicas 3":
 			running.interrupt(t)
 			running = shell(t, dir, "exec "+line)
 			running.await(t, "Ctrl-C stops it", 5*time.Minute)
@@ -96,6 +96,9 @@ func TestReadmeCommands(t *testing.T) {
 			}
 			if p.err != nil {
 				t.Errorf("%s: %v\n%s", line, p.err, p.output())
+			}
+			if strings.Contains(line, "/masters/") {
+				running.await(t, "is master now", 3*time.Minute)
 			}
 		}
 		ran++
