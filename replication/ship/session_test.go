@@ -51,6 +51,12 @@ func lonelyLog(t *testing.T) *simLog {
 func lonely(t *testing.T) (*Leader, *simLog) {
 	t.Helper()
 	log := lonelyLog(t)
+	return leaderOf(t, log), log
+}
+
+// leaderOf leads epoch 3 with a log.
+func leaderOf(t *testing.T, log *simLog) *Leader {
+	t.Helper()
 	l, err := NewLeader(LeaderOptions{
 		Self: "a", Group: simGroup, Log: log, Snapshots: &simSnapshots{l: log}, Sets: quietSets{},
 		Term:    coordinator.Term{Group: simGroup, Epoch: 3, Lineage: 30, Master: "a", InSync: []zone.Node{"a"}, Version: 9},
@@ -68,7 +74,7 @@ func lonely(t *testing.T) (*Leader, *simLog) {
 			t.Errorf("leader ended: %v", err)
 		}
 	})
-	return l, log
+	return l
 }
 
 // What a certified member says wrongly costs it its session, and nothing else.
