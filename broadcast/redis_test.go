@@ -14,7 +14,7 @@ import (
 
 // patience bounds what a test waits for; it decides nothing unless the thing
 // never happens.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // eventually waits until the status is as wanted.
 func (r *reader) eventually(what string, ok func(broadcast.Status) bool) {

@@ -55,7 +55,7 @@ func TestRedisClusterConforms(t *testing.T) {
 	if err := c.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for !strings.Contains(c.ClusterInfo(t.Context()).Val(), "cluster_state:ok") {
 		if time.Now().After(deadline) {
 			t.Fatal("the cluster does not come up")

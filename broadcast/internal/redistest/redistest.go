@@ -5,8 +5,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/mqrouter/mqrouter/internal/freeport"
 )
 
 // Server is a private Redis. It is used by the test's goroutine.
@@ -29,18 +32,25 @@ func Start(t testing.TB, args ...string) *Server {
 		}
 		t.Skip("redis-server is not installed")
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // a loopback port for a test
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{Addr: ln.Addr().String(), dir: t.TempDir(), args: args}
-	ln.Close()
-	if _, s.port, err = net.SplitHostPort(s.Addr); err != nil {
-		t.Fatal(err)
-	}
+	s := &Server{port: strconv.Itoa(port(t)), dir: t.TempDir(), args: args}
+	s.Addr = net.JoinHostPort("127.0.0.1", s.port)
 	s.Start(t)
 	t.Cleanup(s.Kill)
 	return s
+}
+
+// busAbove is by how much the port that nodes of a cluster use between them is above the
+// one for clients.
+const busAbove = 10_000
+
+// port returns one that is the test's until it ends, as is that for the bus of a cluster.
+func port(t testing.TB) int {
+	t.Helper()
+	for {
+		if p := freeport.Take(t, 1)[0]; freeport.Claim(t, p+busAbove) {
+			return p
+		}
+	}
 }
 
 // Start runs the process and returns when it accepts connections.
