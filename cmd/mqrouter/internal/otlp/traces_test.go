@@ -181,7 +181,7 @@ func TestACollectorThatHangsCostsSpansOnly(t *testing.T) {
 	}))
 	defer s.Close()
 	defer close(release)
-	tr, c := opened(t, s.URL, "OTEL_BSP_MAX_QUEUE_SIZE", "64")
+	tr, c := opened(t, s.URL, "OTEL_BSP_MAX_QUEUE_SIZE", "64", "OTEL_BSP_SCHEDULE_DELAY", "600000") // nothing leaves the queue before the end
 	const n = 1000
 	began := time.Now()
 	end(t, tr, n)
