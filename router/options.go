@@ -19,6 +19,7 @@ import (
 	"github.com/mqrouter/mqrouter/replication/record"
 	"github.com/mqrouter/mqrouter/replication/wire"
 	"github.com/mqrouter/mqrouter/router/link"
+	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -94,8 +95,9 @@ type Options struct {
 	// block.
 	Announce func(draining bool)
 
-	// CPU is link.Options.CPU.
-	CPU func() float64
+	// CPU and Correction are those of link.Options.
+	CPU        func() float64
+	Correction *fec.Options
 
 	Limits Limits
 	Rand   *rand.Rand // for jitter; nil takes a random seed

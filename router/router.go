@@ -77,7 +77,8 @@ func New(o Options) (*Router, error) {
 			t := o.Topology()
 			return t.Epoch, t.Digest
 		},
-		Reach: r.reach, Handle: r.serveLink, Limits: o.Limits.Link, Timing: o.Limits.Timing, CPU: o.CPU, Rand: o.Rand, Logger: o.Logger,
+		Reach: r.reach, Handle: r.serveLink, Limits: o.Limits.Link, Timing: o.Limits.Timing,
+		CPU: o.CPU, Correction: o.Correction, Rand: o.Rand, Logger: o.Logger,
 	})
 	if err != nil {
 		return nil, err

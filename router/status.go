@@ -202,6 +202,7 @@ func (r *Router) measure(m metric.Meter) error {
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesIn), all, metric.WithAttributes(in))
 			o.ObserveInt64(wireBytes, int64(l.Traffic.BytesOut), all, metric.WithAttributes(out))
 		}
+		shape.observeCorrection(o, s.Links)
 		o.ObserveInt64(detoured, int64(s.Detoured))
 		o.ObserveInt64(passed, int64(s.Passed))
 		o.ObserveInt64(shape.spread, int64(s.Spread))

@@ -236,9 +236,23 @@ type Link struct {
 	Connections int           `json:"connections"`     // the link's own and those for sessions
 	Out         float64       `json:"out"`             // bytes of sessions a second, sent
 	In          float64       `json:"in"`              // likewise, received
-	Loss        float64       `json:"loss"`            // part of the packets sent that were lost, 0 to 1
+	Loss        float64       `json:"loss"`            // part of the packets sent that were lost, 0 to 1; with correction: that it left
 	Queue       time.Duration `json:"queue"`           // by which round trips are longer than the shortest
-	Bound       string        `json:"bound,omitempty"` // what keeps it from sending more: cpu, window, peer or path; absent = nothing
+	Bound       string        `json:"bound,omitempty"` // what keeps it from sending more: cpu, window, peer, path or rate; absent = nothing
+
+	Correction *Correction `json:"correction,omitempty"` // absent = losses are not repaired
+}
+
+// Correction tells how losses of what is sent on a link are repaired. The links with
+// a router share it.
+type Correction struct {
+	Loss       float64       `json:"loss"`       // part of the packets that the path loses, 0 to 1
+	Redundancy float64       `json:"redundancy"` // parity packets for each packet, averaged over about five seconds
+	Burst      float64       `json:"burst"`      // mean length of a run of losses
+	Congested  bool          `json:"congested"`  // a queue stands on the path: nothing is hidden from congestion control
+	Queue      time.Duration `json:"queue"`      // which takes so long
+	Extra      uint64        `json:"extra"`      // bytes of parity and headers sent, beside Sent
+	Recovered  uint64        `json:"recovered"`  // packets of the other end that were repaired here
 }
 
 // Path describes the way that a router's sessions of a class take to a city.

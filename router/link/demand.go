@@ -7,14 +7,15 @@ import (
 
 // load is what one sample of a link says about what this end sends on it.
 type load struct {
-	over   time.Duration // length of the sample
-	busy   int           // sessions that sent something
-	waited time.Duration // until connections took their bytes, all sessions together
-	rate   float64       // payload bytes a second
-	loss   float64       // part of the packets sent that were lost, 0 to 1
-	rtt    time.Duration // smoothed, mean of the connections that carry; 0 = not measured
-	minRTT time.Duration // least of them
-	cpu    bool          // the process has no processor left
+	over      time.Duration // length of the sample
+	busy      int           // sessions that sent something
+	waited    time.Duration // until connections took their bytes, all sessions together
+	throttled time.Duration // likewise, until Limits.Rate allowed a frame
+	rate      float64       // payload bytes a second
+	loss      float64       // part of the packets sent that were lost, 0 to 1
+	rtt       time.Duration // smoothed, mean of the connections that carry; 0 = not measured
+	minRTT    time.Duration // least of them
+	cpu       bool          // the process has no processor left
 
 	crowded bool // the peer lost packets for want of room on the way or at its socket
 }

@@ -58,6 +58,8 @@
 // connection fit its connection window together, so that streams that nobody
 // reads do not stop the others. A stream that cannot pass a byte on for
 // Timing.Write is reset. A completed stream counts until its handler returned.
+// Limits.Rate bounds what is sent to a node: frames wait for it before they are
+// begun (file rate.go), in the order of Send; urgent ones never for bulk ones.
 //
 // # Goroutines
 //

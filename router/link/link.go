@@ -74,6 +74,7 @@ type link struct {
 	key    Key
 	events chan message
 	ended  <-chan struct{}
+	budget *budget // shared with the other links of the node; nil = no limit
 
 	peer     atomic.Pointer[Peer]    // nil until somebody wants the link
 	current  atomic.Pointer[conn]    // stands for the link; nil = none
@@ -94,7 +95,7 @@ type link struct {
 
 func newLink(m *Manager, key Key, city zone.City, now time.Time) *link {
 	l := &link{
-		m: m, key: key, events: make(chan message, linkEvents), ended: m.stopping,
+		m: m, key: key, events: make(chan message, linkEvents), ended: m.stopping, budget: m.budgetOf(key.Node),
 		machine: newMachine(m.o.Timing, m.o.Node < key.Node, m.o.Limits.parallel(key.Class), m.jitter, now),
 		cancels: make(map[uint64]context.CancelFunc), conns: make(map[uint64]*conn),
 	}

@@ -3,6 +3,8 @@ package link
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/mqrouter/mqrouter/router/link/fec"
 )
 
 // maxExtraNumber is the greatest number of an extra connection in a greeting.
@@ -11,10 +13,11 @@ const maxExtraNumber = 255
 // meter counts what sessions do on a connection. Sessions write it; the link's
 // loop reads it with every sample.
 type meter struct {
-	period  atomic.Uint64 // number of the present sample
-	busy    atomic.Int64  // sessions that sent records in it
-	waited  atomic.Int64  // nanoseconds that writes took, since the start
-	out, in atomic.Uint64 // bytes of frames, since the start
+	period    atomic.Uint64 // number of the present sample
+	busy      atomic.Int64  // sessions that sent records in it
+	waited    atomic.Int64  // nanoseconds that writes took, since the start
+	throttled atomic.Int64  // nanoseconds that frames waited for Limits.Rate, since the start
+	out, in   atomic.Uint64 // bytes of frames, since the start
 }
 
 // sent counts bytes that a stream took, and how long that was.
@@ -43,6 +46,7 @@ const (
 	BoundWindow              // the windows of the sessions' streams over the round trip
 	BoundPeer                // the peer does not read: its memory or its brokers are the limit
 	BoundPath                // congestion control: loss, or the bandwidth of the path
+	BoundRate                // Limits.Rate
 )
 
 // String returns the word that status and metrics use; "none" for the zero value.
@@ -56,6 +60,8 @@ func (b Bound) String() string {
 		return "peer"
 	case BoundPath:
 		return "path"
+	case BoundRate:
+		return "rate"
 	}
 	return "none"
 }
@@ -66,6 +72,7 @@ type Rates struct {
 	Loss    float64       // part of the packets sent that were lost, 0 to 1
 	Queue   time.Duration // by which round trips are longer than the least
 	Busy    int           // sessions that sent records in the last sample
+	Parity  float64       // parity packets for each packet of the stream to the node, which its links share
 	Bound   Bound
 }
 
@@ -74,16 +81,18 @@ const rateGain = 0.2
 
 // counts are the totals of a link at a sample.
 type counts struct {
-	waited        time.Duration
-	out, in       uint64
-	packets, lost uint64
+	waited, throttled time.Duration
+	out, in           uint64
+	wire              uint64 // sent, headers of UDP and IP included
+	packets, lost     uint64
 }
 
 // sampler remembers what the totals were. Only the link's loop uses it.
 type sampler struct {
-	at    time.Time
-	last  map[uint64]counts // by connection
-	rates Rates
+	at     time.Time
+	last   map[uint64]counts // by connection
+	stream fec.Status        // of correction
+	rates  Rates
 
 	crowded uint64 // fec.Status.Crowded
 }
@@ -114,12 +123,14 @@ func (l *link) sample(now time.Time) (load, bool) {
 	for id, c := range l.conns {
 		st := c.qc.ConnectionStats()
 		is := counts{
-			waited: time.Duration(c.waited.Load()), out: c.out.Load(), in: c.in.Load(),
-			packets: st.PacketsSent, lost: st.PacketsLost,
+			waited: time.Duration(c.waited.Load()), throttled: time.Duration(c.throttled.Load()), out: c.out.Load(), in: c.in.Load(),
+			packets: st.PacketsSent, lost: st.PacketsLost, wire: st.BytesSent + udpOverhead(c.qc.RemoteAddr())*st.PacketsSent,
 		}
 		next[id] = is
 		was := p.last[id]
 		sum.waited += is.waited - was.waited
+		sum.throttled += is.throttled - was.throttled
+		sum.wire += is.wire - was.wire
 		sum.out, sum.in = sum.out+is.out-was.out, sum.in+is.in-was.in
 		sum.packets += is.packets - was.packets
 		sum.lost += less(is.lost, was.lost)
@@ -136,10 +147,14 @@ func (l *link) sample(now time.Time) (load, bool) {
 		}
 	}
 	p.last = next
+	parity := l.corrected(now)
 	if first {
 		return load{}, false
 	}
-	s.waited = sum.waited
+	if l.budget != nil {
+		l.budget.charge(now, float64(sum.wire)-float64(sum.out))
+	}
+	s.waited, s.throttled = sum.waited, sum.throttled
 	s.rate = float64(sum.out) / over.Seconds()
 	if sum.packets > 0 {
 		s.loss = min(float64(sum.lost)/float64(sum.packets), 1)
@@ -151,7 +166,7 @@ func (l *link) sample(now time.Time) (load, bool) {
 	}
 	s.cpu = l.m.o.CPU() >= noCPU
 	s.crowded = l.crowded()
-	p.rates.add(s, float64(sum.in)/over.Seconds(), l.bound(s, cwnd))
+	p.rates.add(s, float64(sum.in)/over.Seconds(), parity, l.bound(s, cwnd))
 	l.show(p.rates)
 	l.spread()
 	return s, true
@@ -173,6 +188,8 @@ const noCPU = 0.9
 func (l *link) bound(s load, cwnd float64) Bound {
 	flight := s.rate * s.rtt.Seconds()
 	switch {
+	case s.throttled >= s.over/pressedShare:
+		return BoundRate
 	case !s.pressed():
 		return BoundNone
 	case s.cpu:
@@ -185,12 +202,32 @@ func (l *link) bound(s load, cwnd float64) Bound {
 	return BoundPath
 }
 
-func (r *Rates) add(s load, in float64, b Bound) {
+func (r *Rates) add(s load, in, parity float64, b Bound) {
 	r.Out += (s.rate - r.Out) * rateGain
 	r.In += (in - r.In) * rateGain
 	r.Loss += (s.loss - r.Loss) * rateGain
+	r.Parity += (parity - r.Parity) * rateGain
 	r.Queue = max(s.rtt-s.minRTT, 0)
 	r.Busy, r.Bound = s.busy, b
+}
+
+// corrected returns how many parity packets the stream to the node got for each
+// packet since the last sample, and charges what it added to the node's budget.
+func (l *link) corrected(now time.Time) float64 {
+	c := l.current.Load()
+	if c == nil || c.lease == nil {
+		return 0
+	}
+	st, was := c.lease.Status(), l.sampler.stream
+	l.sampler.stream = st
+	if l.budget != nil {
+		l.budget.chargeParity(now, &st)
+	}
+	sent := less(st.Sent, was.Sent)
+	if sent == 0 {
+		return 0
+	}
+	return float64(less(st.ParitySent, was.ParitySent)) / float64(sent)
 }
 
 func (l *link) show(r Rates) {

@@ -37,13 +37,14 @@ type Manager struct {
 	randMu sync.Mutex
 	rand   *mrand.Rand // guarded by randMu
 
-	mu     sync.Mutex
-	run    context.Context // guarded by mu; nil before Run and after it
-	loops  sync.WaitGroup
-	links  map[Key]*link // guarded by mu
-	wanted map[zone.Node]Peer
-	drain  bool // guarded by mu
-	over   bool // guarded by mu; Run is returning
+	mu      sync.Mutex
+	run     context.Context // guarded by mu; nil before Run and after it
+	loops   sync.WaitGroup
+	links   map[Key]*link         // guarded by mu; none is ever taken out
+	budgets map[zone.Node]*budget // guarded by mu; of the links
+	wanted  map[zone.Node]Peer
+	drain   bool // guarded by mu
+	over    bool // guarded by mu; Run is returning
 }
 
 // New checks the options. Nothing is sent before Run.
@@ -54,7 +55,7 @@ func New(o Options) (*Manager, error) {
 	o = o.withDefaults()
 	m := &Manager{
 		o: o, rand: o.Rand, stopping: make(chan struct{}),
-		links: make(map[Key]*link), wanted: make(map[zone.Node]Peer),
+		links: make(map[Key]*link), budgets: make(map[zone.Node]*budget), wanted: make(map[zone.Node]Peer),
 	}
 	var reset quic.StatelessResetKey
 	if _, err := rand.Read(reset[:]); err != nil {
@@ -131,6 +132,16 @@ func (m *Manager) linkLocked(key Key, city zone.City) (*link, error) {
 		m.start(l)
 	}
 	return l, nil
+}
+
+// budgetOf returns what the links with the node share; mu is held.
+func (m *Manager) budgetOf(node zone.Node) *budget {
+	b, ok := m.budgets[node]
+	if !ok {
+		b = newBudget(m.o.Limits.Rate)
+		m.budgets[node] = b
+	}
+	return b
 }
 
 // SetPeers tells which routers to have links with: those of the topology, at

@@ -48,6 +48,11 @@ type Limits struct {
 	// own. An urgent link always has one: what it carries is small, and a queue of
 	// its own is what it is for.
 	Parallel int
+	// Rate is how many bytes a second may be sent to one node, over all links and
+	// connections with it, headers and what correction adds included; 0 = any. It
+	// holds over about a second. Urgent frames do not wait for bulk ones, and take
+	// at most seven eighths of it.
+	Rate int64
 }
 
 // The bounds of Limits.Parallel. More than one takes a larger share of a path that

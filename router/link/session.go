@@ -69,7 +69,7 @@ func (s *Session) Class() zone.Class { return s.conn.link.key.Class }
 // byte for Timing.Write is reset and returns a *wire.ClosedError with
 // wire.CodeSlowPeer; a context that ends in the middle of a frame resets it,
 // too. A payload above what the peer takes is a *wire.FrameError and harms
-// nothing.
+// nothing. It also waits for Limits.Rate, before the frame is begun.
 func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	s.sendMu.Lock()
 	defer s.sendMu.Unlock()
@@ -88,6 +88,9 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	s.sendBuf = buf[:0]
 	if f.Type == wire.TypeBatch {
 		s.conn.seen(&s.period)
+	}
+	if err := s.conn.pace(ctx, wire.HeaderSize+len(f.Payload)); err != nil {
+		return err
 	}
 
 	if ctx.Done() != nil {

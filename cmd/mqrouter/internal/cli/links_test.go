@@ -35,3 +35,18 @@ func TestStatusShowsALinkOnceUnlessItsEndsDisagree(t *testing.T) {
 		t.Errorf("verdict %q, want %q", got, want)
 	}
 }
+
+func TestStatusShowsWhatCorrectionLeaves(t *testing.T) {
+	for want, l := range map[string]admin.Link{
+		"1.20% -":                {Loss: 0.012},
+		"1.00% 0.02% left, +14%": {Loss: 0.0002, Correction: &admin.Correction{Loss: 0.01, Redundancy: 0.141}},
+		"2.00% held back: queue of " + age(30*1e6): {Loss: 0.02, Correction: &admin.Correction{Loss: 0.02, Congested: true, Queue: 30 * 1e6}},
+	} {
+		l.Class, l.State = "bulk", "up"
+		var out bytes.Buffer
+		printLinks(&out, []admin.Status{{Node: "rt-a", City: "east", Links: []admin.Link{l}}})
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, out.String())
+		}
+	}
+}

@@ -159,7 +159,7 @@ func printLinks(w io.Writer, all []admin.Status) {
 			state[end{s.Node, l.Peer, l.Class}] = l.State
 		}
 	}
-	t := newTable("LINK", "CITIES", "CLASS", "RTT", "LOSS", "CONNECTIONS", "SESSIONS", "SENT", "RECEIVED", "OUT/S", "IN/S", "BOUND BY", "STATE")
+	t := newTable("LINK", "CITIES", "CLASS", "RTT", "LOSS", "CORRECTED", "CONNECTIONS", "SESSIONS", "SENT", "RECEIVED", "OUT/S", "IN/S", "BOUND BY", "STATE")
 	for _, s := range all {
 		for _, l := range s.Links {
 			if s.Node > l.Peer && state[end{l.Peer, s.Node, l.Class}] == l.State {
@@ -169,11 +169,25 @@ func printLinks(w io.Writer, all []admin.Status) {
 			if l.Problem != "" {
 				state += ": " + l.Problem
 			}
-			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), fmt.Sprintf("%.2f%%", 100*l.Loss), l.Connections, l.Sessions,
+			loss, corrected := lossOf(&l)
+			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), loss, corrected, l.Connections, l.Sessions,
 				size(l.Sent), size(l.Received), size(uint64(l.Out)), size(uint64(l.In)), cmp.Or(l.Bound, "-"), state)
 		}
 	}
 	section(w, "links between routers", t)
+}
+
+// lossOf says what a path loses, and what correction makes of that at which price.
+func lossOf(l *admin.Link) (loss, corrected string) {
+	c := l.Correction
+	if c == nil {
+		return fmt.Sprintf("%.2f%%", 100*l.Loss), "-"
+	}
+	corrected = fmt.Sprintf("%.2f%% left, +%.0f%%", 100*l.Loss, 100*c.Redundancy)
+	if c.Congested {
+		corrected = fmt.Sprintf("held back: queue of %s", age(c.Queue))
+	}
+	return fmt.Sprintf("%.2f%%", 100*c.Loss), corrected
 }
 
 func printFlows(w io.Writer, all []admin.Status) {

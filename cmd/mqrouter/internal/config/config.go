@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
-	"github.com/mqrouter/mqrouter/router/link"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -51,9 +50,7 @@ type Node struct {
 
 	Limits Limits `mapstructure:",squash"` // brokers only
 
-	// LinkConnections is how many QUIC connections the sessions of a bulk link may
-	// have at a time: routers only. 0: link.DefaultParallel.
-	LinkConnections int `mapstructure:"link-connections"`
+	Link Link `mapstructure:",squash"` // routers only
 
 	Trace Trace `mapstructure:",squash"`
 
@@ -96,7 +93,7 @@ func Flags(fs *pflag.FlagSet, role string) {
 		consulFlags(fs)
 		fs.Bool("plaintext", true, "accept RocketMQ clients without TLS on the client port, beside those with TLS")
 	case "router":
-		fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay, which needs both ends")
+		linkFlags(fs)
 	case "coordinator":
 		fs.String("data-dir", "", "folder of the voter's store")
 	case "cachesync":
@@ -177,9 +174,7 @@ func (n Node) Validate(role string) error {
 		}
 		errs = append(errs, n.Limits.validate(), n.Consul.validate())
 	case "router":
-		if n.LinkConnections < 0 || n.LinkConnections > link.MaxParallel {
-			errs = append(errs, fmt.Errorf("config: link-connections %d: write a number from 1 to %d; 0 stands for %d", n.LinkConnections, link.MaxParallel, link.DefaultParallel))
-		}
+		errs = append(errs, n.Link.validate())
 	case "coordinator":
 		need(n.DataDir, "data-dir", "the folder of the voter's store")
 	case "cachesync":

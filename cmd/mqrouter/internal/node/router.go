@@ -109,12 +109,17 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 		return fmt.Errorf("quic address: %w", err)
 	}
 	n.onStop("quic socket", conn.Close)
+	rate, err := n.cfg.Link.RateBytes()
+	if err != nil {
+		return err
+	}
 	n.router, err = router.New(router.Options{
 		Node: n.self.Name, Incarnation: incarnation, Topology: n.source.Current, Peers: n,
 		TLS: router.LinkTLS(links), Identify: peer.IdentityOf, PacketConn: conn,
 		Open:     egress.OverPeer(d, n.source.Current().Deployment, n.self.City.Name),
 		Announce: n.announce, Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
-		Limits: router.Limits{Link: link.Limits{Parallel: n.cfg.LinkConnections}}, CPU: n.cpu(),
+		Limits: router.Limits{Link: link.Limits{Parallel: n.cfg.Link.Connections, Rate: rate}}, CPU: n.cpu(),
+		Correction: n.cfg.Link.Correct(),
 	})
 	if err != nil {
 		return err

@@ -225,7 +225,8 @@ func (n *routerNode) Status() admin.Status {
 		}
 		s.Links = append(s.Links, admin.Link{Peer: string(l.Node), City: string(l.City), Class: l.Class.String(), State: l.State.String(),
 			Since: l.Since, RTT: l.RTT, Sessions: l.Sessions, Sent: l.Traffic.BytesOut, Received: l.Traffic.BytesIn, Reconnects: l.Reconnects, Problem: problem,
-			Connections: l.Connections, Out: l.Rates.Out, In: l.Rates.In, Loss: l.Rates.Loss, Queue: l.Rates.Queue, Bound: boundOf(l.Rates.Bound)})
+			Connections: l.Connections, Out: l.Rates.Out, In: l.Rates.In, Loss: l.Rates.Loss, Queue: l.Rates.Queue, Bound: boundOf(l.Rates.Bound),
+			Correction: correctionOf(&l)})
 	}
 	for _, c := range t.Cities {
 		if c.Name != n.self.City.Name && !up[c.Name] && len(c.Routers) > 0 {
@@ -239,6 +240,16 @@ func (n *routerNode) Status() admin.Status {
 		s.Reasons = append(s.Reasons, "draining")
 	}
 	return s
+}
+
+// correctionOf tells of a link's correction; nil = there is none.
+func correctionOf(l *link.Status) *admin.Correction {
+	c := &l.Correction
+	if !c.On {
+		return nil
+	}
+	return &admin.Correction{Loss: c.Loss, Redundancy: l.Rates.Parity, Burst: c.Burst, Congested: c.Congested,
+		Queue: c.Queue, Extra: c.Extra, Recovered: c.Recovered}
 }
 
 // boundOf names what a link is bound by; "" = nothing.

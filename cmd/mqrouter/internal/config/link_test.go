@@ -1,0 +1,55 @@
+package config
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestLinkSettings(t *testing.T) {
+	n, err := load(t, "router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rate, err := n.Link.RateBytes(); n.Link.Correct() != nil || rate != 0 || err != nil || n.Link.Connections != 1 {
+		t.Errorf("by default: %+v, want one connection, no correction and no limit", n.Link)
+	}
+	t.Setenv("MQROUTER_LINK_RATE_LIMIT", "12MiB")
+	path := file(t, "link-correction: auto\nlink-correction-extra: 40\nlink-connections: 8\n")
+	n, err = load(t, "router", "--config", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rate, err := n.Link.RateBytes(); rate != 12<<20 || err != nil || n.Link.Connections != 8 {
+		t.Errorf("got %+v, %d, %v", n.Link, rate, err)
+	}
+	if c := n.Link.Correct(); c == nil || c.Extra != 0.4 {
+		t.Errorf("correction %+v, want up to 40 %%", c)
+	}
+	if c := (Link{Correction: "auto"}).Correct(); c == nil || c.Extra != 0.25 {
+		t.Errorf("correction %+v, want up to 25 %%", c)
+	}
+	if err := n.Link.validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLinkFaultsAreNamed(t *testing.T) {
+	for want, l := range map[string]Link{
+		"write a number from 1 to 16":     {Connections: 17},
+		"write off or auto":               {Correction: "on"},
+		"write percent from 1 to 100":     {Extra: 250},
+		"did you mean 12MiB":              {Rate: "12MB"},
+		"a size from 256KiB to 100GiB":    {Rate: "1000"},
+		"out of bounds":                   {Rate: "200GiB"},
+		`link-rate-limit "-5MiB"`:         {Rate: "-5MiB"},
+		"link-correction-extra -1: write": {Extra: -1},
+	} {
+		n := Node{Link: l}
+		if err := n.Validate("router"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %q", l, err, want)
+		}
+		if err := n.Validate("broker"); err != nil && strings.Contains(err.Error(), "link-") {
+			t.Errorf("a broker's configuration is told about links: %v", err)
+		}
+	}
+}
