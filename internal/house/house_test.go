@@ -40,6 +40,7 @@ var internalMay = map[string]map[string]string{
 	"internal/bounds":         {},
 	"internal/rocketmqpb":     {},
 	"internal/simnet":         {},
+	"internal/wan":            {},
 	"internal/tracing":        {},
 	"internal/rocketmqclient": {"zone": "names of topics and groups"},
 	"internal/gossip":         {"zone": "places and the epoch in a member's metadata"},
