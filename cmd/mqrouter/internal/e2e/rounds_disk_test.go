@@ -71,6 +71,9 @@ func rottenOld(a *arena, rnd *rand.Rand) blow {
 	place, who := a.victim(rnd)
 	runs, at, bit := rnd.IntN(2) == 0, rnd.Float64(), byte(1)<<rnd.IntN(8)
 	b := a.on(who, "a flipped bit in an old segment of "+place+stillRuns(runs), between(rnd, 0, 2*time.Second), func(v string) {
+		if !a.spared(v) {
+			return
+		}
 		if !runs {
 			a.kill(v)
 			defer a.revive(v)
@@ -84,6 +87,7 @@ func rottenOld(a *arena, rnd *rand.Rand) blow {
 		n := min(int(at*float64(len(old))), len(old)-1)
 		a.flip(v, old[n], at*float64(len(old))-float64(n), bit, 0)
 	}, func(v string) {
+		a.spare(v)
 		a.kill(v)
 		a.aside(v)
 		a.begin(v)
@@ -106,6 +110,9 @@ func rottenNew(a *arena, rnd *rand.Rand) blow {
 			a.said[len(a.said)-1] += ": it does not answer"
 			return
 		}
+		if !a.spared(v) {
+			return
+		}
 		if !runs {
 			a.kill(v)
 			defer a.revive(v)
@@ -118,6 +125,7 @@ func rottenNew(a *arena, rnd *rand.Rand) blow {
 		struck = slices.Max(all)
 		rotten = a.flip(v, struck, at, bit, m.Committed)
 	}, func(v string) {
+		a.spare(v)
 		a.kill(v)
 		if rotten() && struck < slices.Max(a.segments(v)) {
 			a.aside(v)
@@ -126,6 +134,46 @@ func rottenNew(a *arena, rnd *rand.Rand) blow {
 	})
 	b.rot = true
 	return b
+}
+
+// others returns nil when somebody else than the member is in sync, as the master says.
+// What is on one disk only is lost with it, and the group waits for an operator then.
+func (a *arena) others(name string) error {
+	m, err := a.member(a.master())
+	switch {
+	case err != nil:
+		return err
+	case m.Role != "master":
+		return errors.New("no master answers")
+	case !slices.ContainsFunc(m.InSync, func(n string) bool { return n != name }):
+		return fmt.Errorf("in sync are %v", m.InSync)
+	}
+	return nil
+}
+
+// spared waits a moment for others. When none are there the blow is left out, which it
+// says.
+func (a *arena) spared(name string) bool {
+	a.t.Helper()
+	err := a.others(name)
+	for till := time.Now().Add(10 * time.Second); err != nil && time.Now().Before(till); err = a.others(name) {
+		hold(100 * time.Millisecond)
+	}
+	if err != nil {
+		a.said[len(a.said)-1] += ": left out, " + err.Error()
+	}
+	return err == nil
+}
+
+// spare waits until a member with a damaged store can go. The set may have shrunk to it
+// since the store was damaged, by another blow.
+func (a *arena) spare(name string) {
+	a.t.Helper()
+	if a.others(name) == nil {
+		return
+	}
+	a.net.heal()
+	eventually(a.t, "others than "+name+" are in sync", 2*time.Minute, func() error { return a.others(name) })
 }
 
 func stillRuns(runs bool) string {

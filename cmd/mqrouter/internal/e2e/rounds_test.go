@@ -176,9 +176,11 @@ func (a *arena) round(number int, rnd *rand.Rand) {
 		b.strike()
 		hold(b.last)
 	}
-	for _, b := range blows {
-		if b.heal != nil {
-			b.heal()
+	for _, rot := range []bool{false, true} { // a damaged store needs sound ones beside it when it goes
+		for _, b := range blows {
+			if b.heal != nil && b.rot == rot {
+				b.heal()
+			}
 		}
 	}
 	a.net.heal()
