@@ -3,6 +3,7 @@ package rocketmq
 import (
 	"context"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -50,6 +51,7 @@ const (
 type answers struct {
 	limit int64         // bytes
 	used  atomic.Int64  // bytes
+	kept  atomic.Int64  // of used: what is kept to be sent later; bytes
 	full  atomic.Uint64 // messages that found no room, calls that were refused
 	slow  atomic.Int64  // stillTime, or less in tests; nanoseconds
 	young atomic.Int64  // idleFirst, or less in tests; nanoseconds
@@ -83,7 +85,8 @@ func (a *answers) share() int64 {
 // link is a connection of a client, and the address by which its calls find it.
 type link struct {
 	net.Addr
-	number uint64 // from 1; 0 = it is not counted
+	from   netip.Addr // the other end's; not valid when it is not known
+	number uint64     // from 1; 0 = it is not counted
 	close  func() error
 	all    *answers
 	fellow bool // another member's, which passes a client on; set before the first call
@@ -106,6 +109,7 @@ type link struct {
 // open begins to count for a connection.
 func (a *answers) open(c net.Conn) *link {
 	l := &link{Addr: c.RemoteAddr(), close: c.Close, all: a, opened: time.Now()}
+	l.from, _ = addressOf(l.String())
 	a.mu.Lock()
 	a.last++
 	l.number = a.last
@@ -130,7 +134,8 @@ func (l *link) leave() {
 	defer l.mu.Unlock()
 	l.closed = true
 	l.all.used.Add(-l.unread)
-	l.unread = 0
+	l.all.kept.Add(-l.kept)
+	l.unread, l.kept = 0, 0
 }
 
 // isOpen reports whether the connection of that number stands.
@@ -193,15 +198,36 @@ func (l *link) count(delta int) {
 	}
 }
 
-// keep counts what is kept to be sent later; n is negative when it is no more.
-func (l *link) keep(n int64) {
+// keep counts what is kept to be sent later; n is negative when it is no more. It reports
+// whether there is room: what is kept may have an eighth of the limit, and for one
+// connection a part of that, so that it takes little from who receives.
+func (l *link) keep(n int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.closed {
-		l.kept += n
-		l.unread += n
-		l.all.used.Add(n)
+	switch {
+	case l.closed:
+		return true
+	case n > 0 && (l.kept+n > l.all.limit/64 || l.all.kept.Load()+n > l.all.limit/8):
+		return false
 	}
+	l.kept += n
+	l.unread += n
+	l.all.kept.Add(n)
+	l.all.used.Add(n)
+	return true
+}
+
+// reads reports whether the client has so little unread that it may be answered with n
+// bytes more.
+func (l *link) reads(n int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	unread := l.unread - l.kept
+	if unread == 0 || unread+n <= l.all.share() {
+		return true
+	}
+	l.all.full.Add(1)
+	return false
 }
 
 // maxTelemetry is how many Telemetry streams one connection may have: clients have one

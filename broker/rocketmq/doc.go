@@ -25,8 +25,9 @@
 //
 // What clients do not read of their answers is bounded for each connection and over all
 // (answers.go): a message without room is not read from the log, and those of an answer
-// that broke off are given back. Who reads nothing loses its connection, so that it
-// keeps nobody else from receiving.
+// that broke off are given back. Settings that are kept to be repeated have an eighth of
+// it; those that do not fit are not repeated. Who reads nothing loses its connection, so
+// that it keeps nobody else from receiving.
 //
 // # Floods
 //
@@ -34,9 +35,10 @@
 // bounded, and a place that nobody uses is given to who comes: a connection without
 // calls (idle.go), a client id that was used once or is gone (registry.go), the call that
 // has waited for longest, as if its time were over (polls.go). When all are in use, the
-// address that has most connections, clients or Telemetry streams gives one up to an
-// address that has fewer (crowd.go). So one address keeps nobody out, but its own; many
-// do, and what calls cost is not shared out by address: that is for what stands before.
+// address that has most connections, clients, Telemetry streams or requests that are
+// arriving gives some up to an address that has fewer (crowd.go, arriving.go). So one
+// address keeps nobody out, but its own; many do, and what calls cost is not shared out
+// by address: that is for what stands before.
 //
 // # The end of a client
 //

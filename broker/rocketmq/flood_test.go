@@ -1,6 +1,7 @@
 package rocketmq
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
@@ -245,4 +251,80 @@ func TestSilentConnectionsOfOneAddressEndEachOther(t *testing.T) {
 	if at := s.accept().RemoteAddr().String(); !strings.HasPrefix(at, address(2).String()+":") {
 		t.Errorf("served is %s", at)
 	}
+}
+
+// TestSettingsThatAreKeptLeaveRoomForMessages: clients of many connections say large
+// Settings, which are kept to be repeated. All are answered, and a consumer receives.
+func TestSettingsThatAreKeptLeaveRoomForMessages(t *testing.T) {
+	const limit, conns, each = 1 << 20, 16, 10
+	b := startReal(t, func(o *Options) { o.unread = limit })
+	c := b.dial(t, nil)
+	mustSend(t, c, msg("t", "A", nil))
+	var topics []string
+	for i := range 250 {
+		topics = append(topics, fmt.Sprintf("topic-with-a-long-name-%d", i))
+	}
+	for i := range conns {
+		conn := b.dial(t, nil)
+		for k := range each {
+			reply(t, stream(t, conn, fmt.Sprintf("c%d-%d", i, k), producerSettings(topics...)))
+		}
+	}
+	await(t, "the answers are written", func() bool { return b.answers.used.Load() == b.answers.kept.Load() })
+	if kept := b.answers.kept.Load(); kept == 0 || kept > limit/8 {
+		t.Errorf("%d bytes are kept, want some, and at most %d", kept, limit/8)
+	}
+	if got := pull(t, c, simple("g", "t", 1)); len(got.msgs) != 1 {
+		t.Errorf("a consumer gets %v, and %d messages", got.status, len(got.msgs))
+	}
+	b.stop()
+	if u, k := b.answers.used.Load(), b.answers.kept.Load(); u != 0 || k != 0 {
+		t.Errorf("%d bytes are unread and %d kept when all is over", u, k)
+	}
+}
+
+// TestRequestsThatArriveForEverKeepNobodyOut: an address has as many requests arriving
+// as there may be. One more is refused, one of another address ends the oldest, and what
+// arrives for long goes, whoever has it.
+func TestRequestsThatArriveForEverKeepNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory(leastRequests)
+		m.most = 32
+		begin := func(from int) (context.Context, error) {
+			l := &link{Addr: &net.TCPAddr{}, from: address(from)}
+			return m.begin(peer.NewContext(t.Context(), &peer.Peer{Addr: l}), nil)
+		}
+		var all []context.Context
+		for range m.most {
+			ctx, err := begin(1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, ctx)
+		}
+		if _, err := begin(1); status.Code(err) != codes.Unavailable {
+			t.Errorf("one more: %v, want UNAVAILABLE", err)
+		}
+		time.Sleep(cutEvery)
+		client, err := begin(2)
+		if err != nil || client.Err() != nil {
+			t.Fatalf("of another address: %v", err)
+		}
+		if n := m.most / cutPart; !errors.Is(all[n-1].Err(), context.DeadlineExceeded) || all[n].Err() != nil {
+			t.Errorf("the oldest ended with %v, the next with %v", all[n-1].Err(), all[n].Err())
+		}
+		time.Sleep(patience)
+		for range m.most / cutPart {
+			if _, err := begin(1); err != nil {
+				t.Errorf("when the others are old: %v", err)
+			}
+			time.Sleep(cutEvery)
+		}
+		if client.Err() != nil {
+			t.Errorf("the client's ended with %v, though another address has more", client.Err())
+		}
+		for e := m.line.Front(); e != nil; e = m.line.Front() {
+			m.whole(e.Value.(*receiving))
+		}
+	})
 }

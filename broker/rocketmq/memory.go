@@ -30,10 +30,11 @@ import (
 //     it is whole, is answered with TOO_MANY_REQUESTS. Acknowledgements and
 //     receives go on: they make room.
 //   - Each send that is refused so ends the request, of whatever kind, that has been
-//     arriving for longest, if that is more than patience, with DEADLINE_EXCEEDED; so
-//     does each request that would be one more than maxReceiving; and when what
-//     arrives passes the limit, each frame ends one. A client that falls silent in
-//     the middle of a request cannot keep the others out.
+//     arriving for longest, if that is more than patience, with DEADLINE_EXCEEDED; and
+//     when what arrives passes the limit, each frame ends one. A client that falls
+//     silent in the middle of a request cannot keep the others out.
+//   - One that would be one more than maxReceiving ends some of the address that has
+//     most of them, or else those that arrive for longer than patience (cutMost).
 //
 // So the limit is passed by at most a frame of 16 KiB for each of maxReceiving
 // requests. Clients try again after both. Of a Telemetry stream this holds up to its
@@ -44,6 +45,7 @@ type memory struct {
 	used  atomic.Int64  // bytes
 	full  atomic.Uint64 // requests refused or cut off
 
+	most    int  // maxReceiving; tests set less
 	anybody bool // every call uses its connection, whoever makes it (idle.go); set before the server runs
 
 	classes [frameClasses]sync.Pool // of *[]byte, by size
@@ -52,6 +54,7 @@ type memory struct {
 	mu   sync.Mutex
 	out  map[weak.Pointer[[]byte]]int64 // guarded by mu: frames in use and their sizes
 	line list.List                      // guarded by mu: of *receiving, oldest first
+	seen time.Time                      // guarded by mu: when cutMost has looked last
 }
 
 // Sizes of frames as powers of two; gRPC takes none above 16 KiB and pools none
@@ -69,7 +72,7 @@ const maxReceiving = 1 << 14
 const patience = time.Second
 
 func newMemory(limit int64) *memory {
-	return &memory{limit: limit, soft: limit / 4 * 3, out: map[weak.Pointer[[]byte]]int64{}}
+	return &memory{limit: limit, soft: limit / 4 * 3, most: maxReceiving, out: map[weak.Pointer[[]byte]]int64{}}
 }
 
 // Usage tells how full it is.
@@ -137,6 +140,7 @@ type receiving struct {
 	context.Context
 	cancel context.CancelFunc
 	since  time.Time
+	link   *link         // its connection; nil = of a listener that is not the server's own
 	late   atomic.Bool   // it was cut off
 	place  *list.Element // guarded by memory.mu; nil: it is whole, or cut off
 	unread func() bool   // guarded by memory.mu; stops waiting for the end of a call that is never read; nil: it was stopped
@@ -186,22 +190,25 @@ func (m *memory) begin(ctx context.Context, info *tap.Info) (context.Context, er
 	if m.anybody {
 		used(ctx)
 	}
+	r := &receiving{since: time.Now()}
+	r.link, _ = linkFrom(ctx)
+	r.Context, r.cancel = context.WithCancel(ctx)
 	m.mu.Lock()
-	full := m.line.Len() >= maxReceiving
+	full := m.line.Len() >= m.most
 	m.mu.Unlock()
-	if full && !m.cutOldest(patience) {
+	if full && !m.cutMost(r) {
+		r.cancel()
 		m.full.Add(1)
-		return nil, status.Errorf(codes.Unavailable, "%d requests are arriving, which is the limit: try again", maxReceiving)
+		return nil, status.Errorf(codes.Unavailable, "%d requests are arriving, which is the limit: try again", m.most)
 	}
 	// The last reason to refuse: gRPC does not end the context of a call that is refused.
 	if n := sizeOfHeaders(info); n > freeHeaders {
 		if m.used.Load() >= m.soft || !m.charge(n) {
+			r.cancel()
 			return nil, status.Errorf(codes.ResourceExhausted, "the headers have %d bytes, and there is no room for more than %d now", n, freeHeaders)
 		}
 		context.AfterFunc(ctx, func() { m.release(n) })
 	}
-	r := &receiving{since: time.Now()}
-	r.Context, r.cancel = context.WithCancel(ctx)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r.place = m.line.PushBack(r)

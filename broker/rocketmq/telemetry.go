@@ -86,13 +86,7 @@ func (t *telemetry) serve(in <-chan *pb.Settings) error {
 		case <-silent:
 			return status.Errorf(codes.DeadlineExceeded, "no settings came within %v", t.silence)
 		case <-due:
-			command := t.last
-			if t.wait *= 2; t.wait < t.resend<<resends {
-				t.again.Reset(t.wait)
-			} else {
-				t.keep(nil)
-			}
-			if err := t.tell(command); err != nil {
+			if err := t.repeat(); err != nil {
 				return err
 			}
 		case c := <-t.sess.checks: // only for streams whose Settings were answered
@@ -135,20 +129,39 @@ func (t *telemetry) answerSettings(settings *pb.Settings) error {
 		t.again = time.NewTimer(t.wait)
 	}
 	command := &pb.TelemetryCommand{Status: statusOK, Command: &pb.TelemetryCommand_Settings{Settings: reply}}
+	if !t.link.reads(int64(proto.Size(command))) {
+		return status.Error(codes.ResourceExhausted, "the client does not read its answers: read them first")
+	}
 	if t.wait < t.resend<<resends {
 		t.keep(command)
 	}
 	return t.tell(command)
 }
 
-// keep has the command repeated; nil ends that.
+// keep has the command repeated, if there is room to keep it; nil ends that.
 func (t *telemetry) keep(c *pb.TelemetryCommand) {
-	size := int64(0)
-	if c != nil {
-		size = int64(proto.Size(c))
+	t.link.keep(-t.kept)
+	t.last, t.kept = nil, 0
+	if c == nil {
+		return
 	}
-	t.link.keep(size - t.kept)
-	t.last, t.kept = c, size
+	if size := int64(proto.Size(c)); t.link.keep(size) {
+		t.last, t.kept = c, size
+	}
+}
+
+// repeat sends the last command again, and has it repeated after twice the time.
+func (t *telemetry) repeat() error {
+	command := t.last
+	if t.wait *= 2; t.wait < t.resend<<resends {
+		t.again.Reset(t.wait)
+	} else {
+		t.keep(nil)
+	}
+	if command == nil {
+		return nil
+	}
+	return t.tell(command)
 }
 
 // tell sends a command; the stream ends when the client does not read it.
