@@ -71,7 +71,8 @@ func TestTelemetryStreamsOfAConnectionAreBounded(t *testing.T) {
 }
 
 // TestSettingsThatNobodyReadsEndTheStream: a client sends Settings on and on and reads
-// no answer. What is held for it counts, and its stream ends.
+// no answer. What is held for it counts, and its stream ends, though not its connection:
+// the client does not see that, for it is told behind what it does not read.
 func TestSettingsThatNobodyReadsEndTheStream(t *testing.T) {
 	b := start(t, nil)
 	b.sendTime = 50 * time.Millisecond
@@ -85,13 +86,25 @@ func TestSettingsThatNobodyReadsEndTheStream(t *testing.T) {
 		topics = append(topics, fmt.Sprint("topic-", i))
 	}
 	settings := command(producerSettings(topics...))
-	await(t, "the stream is ended", func() bool { return st.Send(settings) != nil })
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		for st.Send(settings) == nil { // until the connection is closed
+		}
+	}()
+	await(t, "answers are held", func() bool { return b.answers.used.Load() > heldBack })
+	await(t, "the stream is ended", func() bool {
+		b.clients.mu.RLock()
+		defer b.clients.mu.RUnlock()
+		return b.clients.streams == 0
+	})
 	b.answers.mu.Lock()
 	links := len(b.answers.links)
 	b.answers.mu.Unlock()
-	if u := b.answers.used.Load(); links != 1 || u > 1<<20 {
+	if u := b.answers.used.Load(); links != 1 || u == 0 || u > 1<<20 {
 		t.Errorf("%d connections, %d bytes are held", links, u)
 	}
 	conn.Close()
+	<-sent
 	await(t, "all is given back", func() bool { return b.answers.used.Load() == 0 })
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 )
 
 // heldNode answers a search when it is told to.
@@ -64,6 +65,9 @@ func TestConnectionsThatEndAreForgotten(t *testing.T) {
 		return a
 	}
 	first, second, third := pipe(), pipe(), pipe()
+	if err := second.SetDeadline(time.Unix(1, 0)); err != nil { // nobody reads what is written to it
+		t.Fatal(err)
+	}
 	busy := c.open(t.Context(), first)
 	end := c.serving((&http.Request{}).WithContext(busy))
 	c.open(t.Context(), second)
