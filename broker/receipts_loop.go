@@ -177,7 +177,8 @@ func (l *receiptLoop) giveWaiting(ctx context.Context, q receiptQueue, w *receip
 			return due
 		})
 		if r != nil && len(r.due) > 0 && !l.give(ctx, q, r) {
-			failed = true
+			failed = true // giveDue finds them, when it is tried again
+			continue
 		}
 		if left > 0 && lane.offsets.Count() == left { // none came back
 			more, lane.grant = true, min(2*lane.grant, maxReceipts)
@@ -230,10 +231,7 @@ func (l *receiptLoop) look(q receiptQueue, from uint64) (r *receipts, next uint6
 		}
 		left := uint64(maxReceipts)
 		for _, d := range s.due(q.topic, q.queue, groups, consumer.Range{From: from, To: next}) {
-			for o := d.From; o < d.To; o++ {
-				if w != nil && w.has(o) {
-					continue
-				}
+			for o := w.nextOut(d.From, d.To); o < d.To; o = w.nextOut(o+1, d.To) {
 				if left == 0 {
 					next = o
 					return due
@@ -345,8 +343,13 @@ func (w *receiptWaits) put(x blockedReceipt) {
 	}
 }
 
-func (w *receiptWaits) has(offset uint64) bool {
-	return offset >= w.base && w.all.Has(offset-w.base)
+// nextOut returns the first offset from one on and below end that does not wait, or end;
+// w may be nil. It costs a step for 64 offsets that wait.
+func (w *receiptWaits) nextOut(from, end uint64) uint64 {
+	if w == nil || from < w.base || from >= end {
+		return min(from, end)
+	}
+	return w.base + w.all.NextOut(from-w.base, end-w.base)
 }
 
 // take takes out up to n messages of a destination, the oldest first.
