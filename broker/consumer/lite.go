@@ -27,6 +27,8 @@ type lite struct {
 	rescans bool                // the next look at the index is the rescan's, if both have something to do
 	touched []*liteClient       // may have somebody to wake
 	trimmed uint64              // where the index began, as last told
+
+	leastStale int // leastStale, or less in tests
 }
 
 // liteClient is a client that has chosen message groups, or waits.
@@ -36,6 +38,7 @@ type liteClient struct {
 	ready  []uint64         // message groups whose holder may be delivered; some may be out of date
 	first  int              // of ready
 	passed int              // of ready: those before were passed on to other sharers, or need not be
+	stale  int              // how many of ready it has unchosen since it was looked through, at most
 	line   []*Waiter
 	baton  *Waiter // woken, and has not taken or stopped yet
 }
@@ -93,6 +96,7 @@ func newLite() *lite {
 	return &lite{
 		clients: make(map[string]*liteClient), chosen: make(map[uint64]sharers),
 		asleep: make(map[uint64]uint64), waking: make(map[uint64]struct{}), later: make(map[uint64]struct{}),
+		leastStale: leastStale,
 	}
 }
 
@@ -173,7 +177,7 @@ func (l *lite) next(c *liteClient) (uint64, bool) {
 		}
 		return key, true
 	}
-	c.ready, c.first, c.passed = c.ready[:0], 0, 0
+	c.ready, c.first, c.passed, c.stale = c.ready[:0], 0, 0, 0
 	return 0, false
 }
 
@@ -223,16 +227,18 @@ func (d *Dispatcher) Unchoose(client string, groups ...uint64) {
 		}
 		s := l.chosen[key]
 		listed := s.remove(key, c)
-		if len(s.list) > 0 {
-			l.chosen[key] = s
+		if l.chosen[key] = s; len(s.list) > 0 {
 			if listed && d.isReady(key) {
 				l.offer(key)
 			}
-			continue
+		} else {
+			delete(l.chosen, key)
+			l.letSleep(key)
+			d.sleep(key)
 		}
-		delete(l.chosen, key)
-		l.letSleep(key)
-		d.sleep(key)
+		if listed {
+			l.unlisted(c)
+		}
 	}
 	l.forget(c)
 }

@@ -158,6 +158,7 @@ func TestNobodyWaitsForWhatIsReady(t *testing.T) {
 		const clients, keys = 6, 9
 		s := newShared(t, clients, 1, 2, 3)
 		s.seed = seed
+		s.d.order.lite.leastStale = 1 + rng.IntN(4)
 		var hands []Taken
 		for range 400 {
 			s.d.Sort(s.request("nobody", 1))
@@ -192,5 +193,27 @@ func TestNobodyWaitsForWhatIsReady(t *testing.T) {
 			}
 			s.check()
 		}
+	}
+}
+
+// TestChoosingAgainAndAgainCostsNoMemory: a client that never takes chooses and unchooses
+// what is ready, and keeps something else that is. It gets both when it comes.
+func TestChoosingAgainAndAgainCostsNoMemory(t *testing.T) {
+	s := newShared(t, 1, 1)
+	s.publish(1, 2)
+	s.d.Sort(s.request("nobody", 1))
+	for range 10_000 {
+		s.d.Choose("c0", 2)
+		s.d.Sort(s.request("nobody", 1))
+		s.d.Unchoose("c0", 2)
+	}
+	s.d.Choose("c0", 2)
+	s.d.Sort(s.request("nobody", 1))
+	if c := s.d.order.lite.clients["c0"]; cap(c.ready) > 4*leastStale {
+		t.Errorf("%d are listed, in room for %d", len(c.ready), cap(c.ready))
+	}
+	s.check()
+	if got := s.come("c0", 10); len(got) != 2 {
+		t.Errorf("it gets %v", got)
 	}
 }
