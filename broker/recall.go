@@ -25,7 +25,7 @@ func (b *Broker) delay(t *zone.TopicInfo, r *record.Record) (waits bool, err err
 		return false, nil
 	case ahead > t.MaxDelay:
 		return false, &Error{Op: "publish", Kind: KindDeliveryTime, Topic: t.Name,
-			Text: fmt.Sprintf("the delivery time is %s; the topic allows at most %s from now", r.DeliverAt.UTC().Format(time.RFC3339), t.MaxDelay)}
+			Text: fmt.Sprintf("the delivery time is %s; the topic allows at most %s from now", r.DeliverAt.UTC().Format(time.RFC3339), zone.FormatDuration(t.MaxDelay))}
 	}
 	pending := b.timersPending()
 	if pending >= uint64(b.limits.MaxTimers) {

@@ -173,7 +173,7 @@ func (x *CoordinatorInfo) text() string {
 	} else {
 		out += " of " + nodeNames(sortedBy(x.Voters, func(n *NodeInfo) Node { return n.Name }))
 	}
-	return out + ", lease " + formatDuration(x.Lease)
+	return out + ", lease " + FormatDuration(x.Lease)
 }
 
 // showCoordinators draws who decides on masters, and the nodes that do only that.
@@ -189,7 +189,7 @@ func showCoordinators(b *strings.Builder, t *Topology) {
 		if x.Driver == CoordinatorConsul {
 			voters = "Consul's servers, under " + x.Prefix
 		}
-		rows = append(rows, []string{string(c.Name), x.Driver.String(), formatDuration(x.Lease), voters})
+		rows = append(rows, []string{string(c.Name), x.Driver.String(), FormatDuration(x.Lease), voters})
 		for _, n := range x.Nodes {
 			row := append([]string{string(c.Name), string(n.Name)}, hostAndPorts(n.Peer, n.Gossip, n.Admin)...)
 			nodes = append(nodes, append(row, orDash(string(n.Room))))

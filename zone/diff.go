@@ -198,7 +198,7 @@ func diffTopic(d *differ, what string, a, b *TopicInfo) {
 	d.value(what+": lite", liteText(a), liteText(b))
 	d.value(what+": durability", a.Durability.String(), b.Durability.String())
 	d.value(what+": min_in_sync", fmt.Sprint(a.MinInSync), fmt.Sprint(b.MinInSync))
-	d.value(what+": retention", formatDuration(a.Retention), formatDuration(b.Retention))
+	d.value(what+": retention", FormatDuration(a.Retention), FormatDuration(b.Retention))
 	d.value(what+": class", a.Class.String(), b.Class.String())
 	d.value(what+": residency", a.EncodeResidency(), b.EncodeResidency())
 	d.value(what+": budget", formatSize(a.Budget), formatSize(b.Budget))
@@ -214,7 +214,7 @@ func delayText(max time.Duration) string {
 	if max == 0 {
 		return ""
 	}
-	return formatDuration(max)
+	return FormatDuration(max)
 }
 
 func receiptsName(t *TopicInfo) string {
@@ -256,14 +256,14 @@ func names[T any](list []*T, name func(*T) string) string {
 
 // whole returns the policy with every step.
 func (p Backoff) whole() string {
-	out := fmt.Sprintf("%s x%g to %s", formatDuration(p.Initial), p.Multiplier, formatDuration(p.Max))
+	out := fmt.Sprintf("%s x%g to %s", FormatDuration(p.Initial), p.Multiplier, FormatDuration(p.Max))
 	for i, s := range p.Steps {
 		if i == 0 {
 			out = ""
 		} else {
 			out += ", "
 		}
-		out += formatDuration(s)
+		out += FormatDuration(s)
 	}
 	return out
 }

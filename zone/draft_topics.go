@@ -213,7 +213,7 @@ func (d *draft) readBackoff(v value, g *draftConsumers) {
 	case stepsAt.line > 0 && curveAt.line > 0:
 		d.add(stepsAt, "retry has both steps and a curve", "use either steps, or initial, max and multiplier")
 	case curveAt.line > 0 && b.Max < b.Initial:
-		d.add(g.maxAt.or(curveAt), fmt.Sprintf("retry waits at first %s and at most %s", formatDuration(b.Initial), formatDuration(b.Max)),
+		d.add(g.maxAt.or(curveAt), fmt.Sprintf("retry waits at first %s and at most %s", FormatDuration(b.Initial), FormatDuration(b.Max)),
 			"initial is not longer than max")
 	}
 }

@@ -49,7 +49,7 @@ func (t *Topology) Explain(q Query) []Step {
 	topic := q.Topic
 	add("topic", "%s, kind %s, class %s, route %s", topic.Name, topic.Kind, topic.Class, topic.Route)
 	if topic.Kind == KindDelay {
-		add("delayed", "at most %s; a message waits where it was published and takes its way anew when it is due", formatDuration(topic.MaxDelay))
+		add("delayed", "at most %s; a message waits where it was published and takes its way anew when it is due", FormatDuration(topic.MaxDelay))
 	}
 	if topic.Kind == KindTransaction {
 		add("transaction", "waits at the origin for its producer's decision, %s; what follows is for one that is committed", topic.Transaction)
@@ -64,7 +64,7 @@ func (t *Topology) Explain(q Query) []Step {
 		add("acknowledged", "%s", topic.promiseText())
 	}
 	if topic.Idempotent > 0 {
-		add("idempotent", "a message id that comes again within %s is the same message", formatDuration(topic.Idempotent))
+		add("idempotent", "a message id that comes again within %s is the same message", FormatDuration(topic.Idempotent))
 	}
 	if q.From != nil {
 		add("published", "in zone %s (%s) of city %s", q.From.Name, q.From.Kind, q.From.City.Name)

@@ -26,7 +26,7 @@ func windowText(window time.Duration) string {
 	if window == 0 {
 		return ""
 	}
-	return formatDuration(window)
+	return FormatDuration(window)
 }
 
 // HasHome reports whether each message of the topic has one broker group in the zone

@@ -39,7 +39,7 @@ var DefaultLite = Lite{Topics: 100_000, TTL: defaultRetention, Subscriptions: 20
 
 // String returns the values as topology files write them.
 func (l Lite) String() string {
-	return fmt.Sprintf("topics %d, ttl %s, subscriptions %d", l.Topics, formatDuration(l.TTL), l.Subscriptions)
+	return fmt.Sprintf("topics %d, ttl %s, subscriptions %d", l.Topics, FormatDuration(l.TTL), l.Subscriptions)
 }
 
 // LiteMode says how the clients of a consumer group get the lite topics of a topic

@@ -185,7 +185,7 @@ func (r *reader) duration(v value, what string, lo, hi time.Duration, to *time.D
 		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()), "a time span such as 500ms, 30s, 15m, 72h or 7d is needed")
 	case d < lo || d > hi:
 		r.add(v.at(), fmt.Sprintf("%s is %s", what, v.describe()),
-			fmt.Sprintf("it is between %s and %s", formatDuration(lo), formatDuration(hi)))
+			fmt.Sprintf("it is between %s and %s", FormatDuration(lo), FormatDuration(hi)))
 	default:
 		*to = d
 	}

@@ -192,10 +192,10 @@ func showTopics(b *strings.Builder, t *Topology) {
 		}
 		kind := topic.Kind.String()
 		if topic.Kind == KindDelay {
-			kind += " to " + formatDuration(topic.MaxDelay)
+			kind += " to " + FormatDuration(topic.MaxDelay)
 		}
 		if topic.Kind == KindLite {
-			kind += fmt.Sprintf(", %d topics for %s", topic.Lite.Topics, formatDuration(topic.Lite.TTL))
+			kind += fmt.Sprintf(", %d topics for %s", topic.Lite.Topics, FormatDuration(topic.Lite.TTL))
 		}
 		if promise := topic.promise(); promise != "" {
 			kind += ", " + promise
@@ -204,10 +204,10 @@ func showTopics(b *strings.Builder, t *Topology) {
 			kind += ", receipts to " + string(topic.Receipts.Name)
 		}
 		if topic.Idempotent > 0 {
-			kind += ", once in " + formatDuration(topic.Idempotent)
+			kind += ", once in " + FormatDuration(topic.Idempotent)
 		}
 		rows = append(rows, []string{string(topic.Name), topic.Route.String(), kind, topic.Class.String(),
-			fmt.Sprint(topic.Queues), formatDuration(topic.Retention), formatSize(topic.Budget) + " " + topic.AtBudget.String(),
+			fmt.Sprint(topic.Queues), FormatDuration(topic.Retention), formatSize(topic.Budget) + " " + topic.AtBudget.String(),
 			formatSize(int64(topic.MaxBody)), cities})
 	}
 	if len(rows) > 1 {
@@ -254,11 +254,11 @@ func showConsumers(b *strings.Builder, t *Topology) {
 // String returns the policy in short: "1s x2 to 10m", or its steps.
 func (p Backoff) String() string {
 	if len(p.Steps) == 0 {
-		return fmt.Sprintf("%s x%g to %s", formatDuration(p.Initial), p.Multiplier, formatDuration(p.Max))
+		return fmt.Sprintf("%s x%g to %s", FormatDuration(p.Initial), p.Multiplier, FormatDuration(p.Max))
 	}
 	steps := make([]string, len(p.Steps))
 	for i, s := range p.Steps {
-		steps[i] = formatDuration(s)
+		steps[i] = FormatDuration(s)
 	}
 	return listed(steps, 4)
 }

@@ -218,9 +218,20 @@ func TestUnitsAreReadAndWrittenAlike(t *testing.T) {
 			t.Errorf("duration %q: %s, %v", text, got, err)
 		}
 		if err == nil {
-			if again, err := parseDuration(formatDuration(got)); err != nil || again != got {
-				t.Errorf("duration %s is written %s and read %s, %v", got, formatDuration(got), again, err)
+			if again, err := parseDuration(FormatDuration(got)); err != nil || again != got {
+				t.Errorf("duration %s is written %s and read %s, %v", got, FormatDuration(got), again, err)
 			}
+		}
+	}
+}
+
+func TestDurationsAreWrittenAsPeopleWriteThem(t *testing.T) {
+	for want, d := range map[string]time.Duration{
+		"0s": 0, "720h": 720 * time.Hour, "1h30m": 90 * time.Minute, "1h0m5s": time.Hour + 5*time.Second, "10m": 10 * time.Minute,
+		"1m30s": 90 * time.Second, "10s": 10 * time.Second, "1.5s": 1500 * time.Millisecond, "-1h": -time.Hour,
+	} {
+		if got := FormatDuration(d); got != want {
+			t.Errorf("%v is written %s, want %s", d, got, want)
 		}
 	}
 }

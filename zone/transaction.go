@@ -31,7 +31,7 @@ var DefaultTransaction = Transaction{Immunity: 6 * time.Second, Interval: 30 * t
 
 // String returns the values as topology files write them.
 func (t Transaction) String() string {
-	return fmt.Sprintf("immunity %s, interval %s, checks %d", formatDuration(t.Immunity), formatDuration(t.Interval), t.Checks)
+	return fmt.Sprintf("immunity %s, interval %s, checks %d", FormatDuration(t.Immunity), FormatDuration(t.Interval), t.Checks)
 }
 
 // readTransaction reads {immunity, interval, checks}.

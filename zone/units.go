@@ -22,13 +22,14 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.ParseDuration(s)
 }
 
-// formatDuration writes the shortest form that parseDuration reads: 72h, 90s.
-func formatDuration(d time.Duration) string {
-	switch {
-	case d >= time.Hour && d%time.Hour == 0:
+// FormatDuration writes a duration as topologies and flags have it, in the shortest form
+// that they read: 720h, 1h30m, 90s.
+func FormatDuration(d time.Duration) string {
+	if d%time.Hour == 0 && d != 0 {
 		return strconv.FormatInt(int64(d/time.Hour), 10) + "h"
-	case d >= time.Minute && d%time.Minute == 0 && d < time.Hour:
-		return strconv.FormatInt(int64(d/time.Minute), 10) + "m"
+	}
+	if s, ok := strings.CutSuffix(d.String(), "m0s"); ok {
+		return s + "m"
 	}
 	return d.String()
 }

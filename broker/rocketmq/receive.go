@@ -188,7 +188,7 @@ func (s *Server) invisible(req *pb.ReceiveMessageRequest) (time.Duration, *pb.St
 	if got := d.AsDuration(); d.CheckValid() == nil && got >= s.opts.MinInvisible && got <= maxInvisible {
 		return got, nil
 	}
-	return 0, refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from %v to %v", d.AsDuration(), s.opts.MinInvisible, maxInvisible))
+	return 0, refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from %s to %s", d.AsDuration(), zone.FormatDuration(s.opts.MinInvisible), zone.FormatDuration(maxInvisible)))
 }
 
 // polling is a request that may wait.

@@ -95,7 +95,7 @@ func (s *Server) changeInvisible(ctx context.Context, g zone.ConsumerGroup, t zo
 	change func(context.Context, zone.ConsumerGroup, zone.Topic, string, time.Duration) (string, error)) *pb.Status {
 	d := asked.AsDuration()
 	if asked != nil && (asked.CheckValid() != nil || d < 0 || d > maxInvisible) {
-		return refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from 0 to %v", d, maxInvisible))
+		return refuse(pb.Code_ILLEGAL_INVISIBLE_TIME, fmt.Sprintf("the invisible time is %v, it must be from 0 to %s", d, zone.FormatDuration(maxInvisible)))
 	}
 	d = max(d, s.floor(ctx, g))
 	return s.settle(*handle, func(old string) error {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/mqrouter/mqrouter/internal/admin"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 func newBrokerGroupSwitch(e *env) *cobra.Command {
@@ -131,7 +132,7 @@ func (e *env) awaitMaster(ctx context.Context, f *fleet, out *switchOutput, term
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("%s was made master in epoch %d and does not serve yet after %s: see mqrouter brokergroup status %s", out.To, out.Epoch, wait, out.Group)
+	return fmt.Errorf("%s was made master in epoch %d and does not serve yet after %s: see mqrouter brokergroup status %s", out.To, out.Epoch, zone.FormatDuration(wait), out.Group)
 }
 
 // spared notes that the coordinator has elected another node than the order named: one

@@ -12,6 +12,7 @@ import (
 
 	"github.com/mqrouter/mqrouter/internal/rocketmqclient"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
+	"github.com/mqrouter/mqrouter/zone"
 )
 
 // longPoll is how long a receive waits for a message.
@@ -147,7 +148,7 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 			case p.count == 0:
 				return nil
 			case errors.Is(ctx.Err(), context.DeadlineExceeded):
-				return fmt.Errorf("received %d of %d messages within %v", got, p.count, p.wait)
+				return fmt.Errorf("received %d of %d messages within %s", got, p.count, zone.FormatDuration(p.wait))
 			}
 			return fmt.Errorf("interrupted: received %d of %d messages", got, p.count)
 		}

@@ -203,16 +203,27 @@ func (r *resetRun) show(rows []admin.GroupReset, done bool) error {
 	return r.e.show(resetOutput{done, rows}, func(w io.Writer) {
 		t := newTable("ZONE", "NODE", "QUEUE", "HELD", "FROM", "TO", "COMES AGAIN", "SKIPPED", "IN HANDS")
 		var again, skipped uint64
+		still := 0
 		for _, q := range rows {
+			if q.From == q.To && q.Again == 0 && q.Skipped == 0 && q.InHands == 0 {
+				still++
+				continue
+			}
 			t.row(q.Zone, q.Node, q.Queue, fmt.Sprintf("%d-%d", q.First, q.Next), q.From, q.To, q.Again, q.Skipped, q.InHands)
 			again, skipped = again+q.Again, skipped+q.Skipped
 		}
-		t.print(w)
+		if still < len(rows) {
+			t.print(w)
+			fmt.Fprintln(w)
+		}
 		verb := "come again"
 		if !done {
 			verb = "would come again"
 		}
-		fmt.Fprintf(w, "\n%s %s, %d skipped", count(int(again), "message", "messages"), verb, skipped)
+		fmt.Fprintf(w, "%s %s, %d skipped", count(int(again), "message", "messages"), verb, skipped)
+		if still > 0 {
+			fmt.Fprintf(w, "; %s there already", count(still, "queue is", "queues are"))
+		}
 		if !done {
 			fmt.Fprint(w, "; nothing was done")
 		}

@@ -103,3 +103,39 @@ func TestGroupResetAsksAllBeforeItDoesAnything(t *testing.T) {
 		})
 	}
 }
+
+// TestGroupResetShowsWhatMoves: queues that are where they are to be have no line each;
+// scripts get them all.
+func TestGroupResetShowsWhatMoves(t *testing.T) {
+	rows := []admin.GroupReset{
+		{Node: "n1", Queue: 0, Next: 20, From: 7, To: 7},
+		{Node: "n1", Queue: 1, Next: 20, From: 9, To: 7, Again: 2},
+		{Node: "n1", Queue: 2, Next: 20, From: 4, To: 7, Skipped: 3},
+		{Node: "n1", Queue: 3, Next: 20, From: 7, To: 7, Again: 1}, // acknowledged out of turn
+		{Node: "n1", Queue: 4, Next: 20, From: 7, To: 7, InHands: 1},
+		{Node: "n1", Queue: 5, Next: 20, From: 7, To: 7},
+	}
+	for name, c := range map[string]struct {
+		rows  []admin.GroupReset
+		want  string // the last line
+		lines int
+	}{
+		"some move":  {rows, "3 messages would come again, 3 skipped; 2 queues are there already; nothing was done\n", 7},
+		"all move":   {rows[1:2], "2 messages would come again, 0 skipped; nothing was done\n", 4},
+		"none moves": {rows[:1], "0 messages would come again, 0 skipped; 1 queue is there already; nothing was done\n", 1},
+	} {
+		var out bytes.Buffer
+		r := resetRun{e: &env{out: &out, errOut: &out, format: "text"}}
+		if err := r.show(c.rows, false); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(out.String(), "\n"); n != c.lines || !strings.HasSuffix(out.String(), c.want) {
+			t.Errorf("%s: %d lines, want %d and %q\n%s", name, n, c.lines, c.want, out.String())
+		}
+	}
+	var out bytes.Buffer
+	r := resetRun{e: &env{out: &out, errOut: &out, format: "json"}}
+	if err := r.show(rows, false); err != nil || strings.Count(out.String(), `"node"`) != len(rows) {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
