@@ -5,7 +5,7 @@ GOLANGCI_VERSION := v2.12.2
 CACHE ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/mqrouter
 GOLANGCI := $(CACHE)/bin/golangci-lint-$(GOLANGCI_VERSION)
 
-.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak rounds failover copies apache bench clean
+.PHONY: build test unit e2e lint fmt generate generate-check needs fuzz fuzz-short soak rounds failover copies apache bench wan clean
 
 build: ## the binary, into bin/
 	go build -o bin/mqrouter ./cmd/mqrouter
@@ -71,6 +71,9 @@ apache: ## the clients' scenarios against Apache RocketMQ itself, and what diffe
 
 bench: ## the figures of the README's table
 	deploy/test/bench.sh
+
+wan: ## what links carry over emulated long paths, beside the kernel's TCP; needs root, says so without
+	MQROUTER_WAN=1 go test -count=1 -timeout 8h -v -run '^TestWAN$$' ./router/link
 
 clean:
 	rm -rf bin mqrouter-dev mqrouter-replicas .cache

