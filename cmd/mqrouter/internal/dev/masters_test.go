@@ -63,7 +63,7 @@ func TestWhoBecomesMasterIsTold(t *testing.T) {
 		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			mu.Lock()
 			defer mu.Unlock()
-			json.NewEncoder(w).Encode(says[n.Name]) //nolint:errcheck // the client has gone
+			json.NewEncoder(w).Encode(says[n.Name])
 		}))
 		t.Cleanup(s.Close)
 		n.Admin = strings.TrimPrefix(s.URL, "http://")
