@@ -183,6 +183,13 @@ func (k *keeper) acked(now time.Time, n zone.Node, session uint64, written, sync
 	m.written, m.synced = max(m.written, written), max(m.synced, synced)
 }
 
+// mute reports whether a session of the node has been silent for so long that it is to be
+// ended.
+func (k *keeper) mute(now time.Time, n zone.Node, session uint64) bool {
+	m := k.find(n)
+	return m != nil && m.session == session && now.Sub(m.heard) > k.o.Mute
+}
+
 // moved: the master's own log is so far.
 func (k *keeper) moved(end, synced record.Position) {
 	k.end, k.synced = max(k.end, end), max(k.synced, synced)

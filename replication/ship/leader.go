@@ -182,6 +182,11 @@ func (l *Leader) ticked(now time.Time) {
 	l.mu.Lock()
 	l.keeper.name(now, named)
 	d := l.keeper.step(now, leading)
+	for _, s := range l.senders {
+		if l.keeper.mute(now, s.node, s.id) {
+			s.giveUp()
+		}
+	}
 	need := l.needed(now)
 	l.mu.Unlock()
 	l.act(d)

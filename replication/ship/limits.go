@@ -51,6 +51,11 @@ type Limits struct {
 	Gone time.Duration
 	// Silent is how long one with a session may say nothing. Default 750 ms.
 	Silent time.Duration
+	// Mute is how long one may say nothing before its session is ended. Until then its
+	// machine may be frozen and go on where it was; nobody waits for it, and what it holds
+	// here is bounded. A line that is dead at the other end only says nothing for ever.
+	// Default 30 s.
+	Mute time.Duration
 	// Lag is how long one may take to make durable what the master has written.
 	// Default 1 s.
 	Lag time.Duration
@@ -100,6 +105,7 @@ func (l Limits) WithDefaults() Limits {
 	orDefault(&l.Join, 500*time.Millisecond)
 	orDefault(&l.Gone, 300*time.Millisecond)
 	orDefault(&l.Silent, 750*time.Millisecond)
+	orDefault(&l.Mute, 30*time.Second)
 	orDefault(&l.Lag, time.Second)
 	orDefault(&l.HoldOff, time.Second)
 	orDefault(&l.MaxHoldOff, time.Minute)
@@ -136,6 +142,9 @@ func (l Limits) Validate() error {
 	}
 	if l.Silent < 3*l.Beat || l.Dead < 3*l.Beat {
 		errs = append(errs, fmt.Errorf("ship: silence of %s and %s: want three beats of %s at least", l.Silent, l.Dead, l.Beat))
+	}
+	if l.Mute < l.Silent {
+		errs = append(errs, fmt.Errorf("ship: sessions end after a silence of %s, before one of %s is told", l.Mute, l.Silent))
 	}
 	return errors.Join(errs...)
 }

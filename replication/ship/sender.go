@@ -21,6 +21,7 @@ type sender struct {
 	wake   chan struct{} // capacity 1: there may be something to send, or leave to
 
 	taken  atomic.Bool   // a newer session has taken over
+	mute   atomic.Bool   // the replica was silent for too long
 	sent   atomic.Uint64 // position up to which the replica was sent the log
 	credit atomic.Uint64 // bytes that may be sent from the session's beginning
 
@@ -44,6 +45,12 @@ func (s *sender) supersede() {
 	s.cancel()
 }
 
+// giveUp ends the session of a replica that says nothing any more.
+func (s *sender) giveUp() {
+	s.mute.Store(true)
+	s.cancel()
+}
+
 // run ships until the session ends.
 func (s *sender) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -57,8 +64,11 @@ func (s *sender) run(ctx context.Context) error {
 	}
 	cancel(err)
 	wg.Wait()
-	if s.taken.Load() {
+	switch {
+	case s.taken.Load():
 		return errSuperseded
+	case s.mute.Load():
+		return errMute
 	}
 	return err
 }

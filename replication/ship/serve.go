@@ -52,6 +52,9 @@ func closeCode(err error) wire.Code {
 
 var errSuperseded = errors.New("ship: a newer session of the replica has taken over")
 
+// errMute ends a session; see Limits.Mute.
+var errMute = errors.New("ship: the replica has been silent for too long")
+
 func (l *Leader) isOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
