@@ -27,7 +27,8 @@
 // # Metadata
 //
 //	offset size
-//	0      1    version: 1, or 2 with the last field (a later version only appends fields)
+//	0      1    version: 1, 2 or 3 with one or two of the last fields (a later version only
+//	            appends fields)
 //	1      1    role (zone.Role)
 //	2      1    flags: bit 0 draining, bit 1 master of its broker group
 //	3      8    start, Unix nanoseconds of the process start
@@ -40,6 +41,7 @@
 //	       1+n  QUIC address (host:port), empty for brokers
 //	       8    epoch of the broker group's term, of members of groups with several
 //	            nodes; the flag of the master is of this epoch
+//	       1+n  nodes of the group that do not follow it, joined by commas, of a master
 //
 // Integers are big endian; each text is preceded by its length in one byte.
 // The whole is at most 512 bytes, memberlist's limit; a larger one is an error

@@ -16,6 +16,7 @@ const MaxMeta = memberlist.MetaMaxSize
 const (
 	metaVersion  = 1    // what every version begins with
 	termVersion  = 2    // appends the epoch of the group's term
+	awayVersion  = 3    // appends who does not follow the master
 	metaFixed    = 27   // bytes before the texts; see the package comment
 	flagDraining = 0x01 // bit 0 of the flags
 	flagLeads    = 0x02 // bit 1 of the flags
@@ -46,8 +47,12 @@ type Meta struct {
 	// or the group has one node. Leads says that the node is master in it. Hints.
 	Term  uint64
 	Leads bool
-	Peer  string // host:port of in-city TCP
-	QUIC  string // host:port between cities; empty for brokers
+	// Away names the nodes of the group that do not follow this master, joined by commas:
+	// it knows that before the pool does. A hint of at most 255 bytes, which is left out
+	// where there is no room; empty of one that does not lead.
+	Away string
+	Peer string // host:port of in-city TCP
+	QUIC string // host:port between cities; empty for brokers
 }
 
 // Encode appends the encoded form to dst. It fails with ErrMetaTooLarge.
@@ -64,6 +69,10 @@ func (m *Meta) Encode(dst []byte) ([]byte, error) {
 	if m.Term != 0 {
 		version = termVersion
 		size += 8
+	}
+	if n := 1 + len(m.Away); m.Term != 0 && m.Leads && n > 1 && n <= 256 && size+n <= MaxMeta {
+		version = awayVersion
+		size += n
 	}
 	if size > MaxMeta {
 		return dst, fmt.Errorf("%w: %d bytes, at most %d", ErrMetaTooLarge, size, MaxMeta)
@@ -83,8 +92,11 @@ func (m *Meta) Encode(dst []byte) ([]byte, error) {
 		dst = append(dst, byte(len(t)))
 		dst = append(dst, t...)
 	}
-	if version == termVersion {
+	if version >= termVersion {
 		dst = binary.BigEndian.AppendUint64(dst, m.Term)
+	}
+	if version == awayVersion {
+		dst = append(append(dst, byte(len(m.Away))), m.Away...)
 	}
 	return dst, nil
 }
@@ -127,8 +139,14 @@ func DecodeMeta(b []byte) (Meta, error) {
 		if len(rest) < 8 {
 			return Meta{}, fmt.Errorf("%w: cut off in the term", ErrMetaMalformed)
 		}
-		m.Term = binary.BigEndian.Uint64(rest)
+		m.Term, rest = binary.BigEndian.Uint64(rest), rest[8:]
 	}
 	m.Leads = b[2]&flagLeads != 0 && m.Term != 0
+	if b[0] >= awayVersion && m.Leads {
+		if len(rest) < 1 || len(rest) < 1+int(rest[0]) {
+			return Meta{}, fmt.Errorf("%w: cut off in who is away", ErrMetaMalformed)
+		}
+		m.Away = string(rest[1 : 1+int(rest[0])])
+	}
 	return m, nil
 }

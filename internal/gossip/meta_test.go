@@ -54,7 +54,23 @@ func TestMetaBytesNeverChange(t *testing.T) {
 			t.Errorf("%d of %d bytes with a term: %v", n, len(withTerm), err)
 		}
 	}
-	later := append([]byte{3}, withTerm[1:]...)
+	m.Away = "b,c"
+	withAway, err := m.Encode(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := hex.EncodeToString(withAway); got != "030103"+want[6:]+"0000000000000009"+"03622c63" {
+		t.Errorf("with who is away: got %s", got)
+	}
+	if got, err := DecodeMeta(withAway); err != nil || got != m {
+		t.Errorf("round trip with who is away: %+v, %v", got, err)
+	}
+	for n := range withAway {
+		if _, err := DecodeMeta(withAway[:n]); !errors.Is(err, ErrMetaMalformed) {
+			t.Errorf("%d of %d bytes with who is away: %v", n, len(withAway), err)
+		}
+	}
+	later := append([]byte{4}, withAway[1:]...)
 	if got, err := DecodeMeta(append(later, "a later field"...)); err != nil || got != m {
 		t.Errorf("a later version: %+v, %v", got, err)
 	}
@@ -71,6 +87,13 @@ func TestG4_MetaOfLongNamesFitsOrFailsBeforeTheStart(t *testing.T) {
 	fits := Meta{City: zone.City(text(64)), Zone: zone.Zone(text(64)), Group: zone.Group(text(64)), Peer: text(140), QUIC: text(140)}
 	if b, err := fits.Encode(nil); err != nil || len(b) > MaxMeta {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+	crowded := fits
+	crowded.Term, crowded.Leads, crowded.Away = 1, true, text(200)
+	if b, err := crowded.Encode(nil); err != nil || len(b) > MaxMeta {
+		t.Errorf("a hint without room: %d bytes, %v", len(b), err)
+	} else if got, err := DecodeMeta(b); err != nil || got.Away != "" || got.Term != 1 {
+		t.Errorf("it is %+v, %v", got, err)
 	}
 	for _, m := range []Meta{{City: zone.City(text(256))}, {Peer: text(255), QUIC: text(255)}} {
 		if _, err := m.Encode(nil); !errors.Is(err, ErrMetaTooLarge) {

@@ -37,6 +37,7 @@ type brokerNode struct {
 	outbox  *flow.Outbox
 	egress  *egress.Egress
 	calls   *call.Server
+	masters *masters.Directory          // nil of a life, which has its member's
 	puller  atomic.Pointer[flow.Outbox] // outbox, for sessions that may come before it exists
 
 	aclFile atomic.Pointer[acl.File] // nil = clients may do everything
@@ -203,7 +204,8 @@ func (n *brokerNode) startOutbox(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return n.startFlows(ctx, d, masters.New(func() []masters.Hint { return leadersIn(n.city) }))
+	n.masters = masters.New(func() []masters.Hint { return leadersIn(n.city) })
+	return n.startFlows(ctx, d, n.masters)
 }
 
 // newDialer makes the connections to other nodes of the city.
@@ -283,7 +285,7 @@ func (n *brokerNode) followGossip(ctx context.Context) error {
 
 // startFrontEnd serves the RocketMQ 5 clients.
 func (n *brokerNode) startFrontEnd(ctx context.Context) error {
-	s, err := n.newFrontEnd(ctx, nil, nil)
+	s, err := n.newFrontEnd(ctx, n.fronts, nil)
 	if err != nil {
 		return err
 	}

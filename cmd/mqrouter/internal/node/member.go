@@ -262,7 +262,12 @@ func (m *memberNode) learn(t coordinator.Term, leads bool) {
 		m.changed = make(chan struct{})
 	}
 	m.mu.Unlock()
-	if err := m.city.SetMeta(func(x *gossip.Meta) { x.Term, x.Leads = t.Epoch, leads }); err != nil && !errors.Is(err, gossip.ErrClosed) {
+	err := m.city.SetMeta(func(x *gossip.Meta) {
+		if x.Term, x.Leads = t.Epoch, leads; !leads {
+			x.Away = ""
+		}
+	})
+	if err != nil && !errors.Is(err, gossip.ErrClosed) {
 		m.log.Warn("gossip does not tell who is master", "err", err)
 	}
 }

@@ -24,6 +24,11 @@ func TestRoutesForgetADeadMasterAtOnce(t *testing.T) {
 	shipping := func(inSync []zone.Node, replicas ...ship.ReplicaStatus) *ship.LeaderStatus {
 		return &ship.LeaderStatus{Term: coordinator.Term{InSync: inSync}, Replicas: replicas}
 	}
+	without := func(n zone.Node, term uint64, away string) gossip.Member {
+		m := member(n, true, term)
+		m.Away = away
+		return m
+	}
 	all := []gossip.Member{member("a", true, 3), member("b", false, 4), member("c", false, 4), member("x", false, 7), member("y", true, 7)}
 	for _, c := range []struct {
 		name  string
@@ -47,6 +52,15 @@ func TestRoutesForgetADeadMasterAtOnce(t *testing.T) {
 			sight{members: append([]gossip.Member{member("c", true, 4)}, all...), self: "y", master: "c", epoch: 4}, "c b"},
 		{"another group, whose master is not known to be dead", "g", sight{members: all, self: "y", master: "a", epoch: 3}, "a b c"},
 		{"another group without a master", "g", sight{members: all[1:], self: "y"}, "b c"},
+		{"another group, whose master misses two replicas that gossip does not miss yet", "g",
+			sight{members: []gossip.Member{without("a", 4, "b,c"), member("b", false, 4), member("c", false, 4)}, self: "y", master: "a", epoch: 4}, "a"},
+		{"what the master of before missed says nothing", "g",
+			sight{members: []gossip.Member{without("a", 3, "b,c"), member("b", true, 4), member("c", false, 4)}, self: "y", master: "b", epoch: 4}, "b c"},
+		{"and so does what a master of another group misses", "g",
+			sight{members: []gossip.Member{member("a", true, 4), member("b", false, 4), without("y", 7, "a,b")}, self: "x", master: "a", epoch: 4}, "a b"},
+		{"what this master itself sees is newer than what it told", "g",
+			sight{members: []gossip.Member{without("a", 4, "b"), member("b", false, 4), member("c", false, 4)}, self: "a", master: "a", epoch: 4,
+				shipping: shipping([]zone.Node{"a", "b"}, ship.ReplicaStatus{Node: "b", Phase: ship.PhaseSync}, ship.ReplicaStatus{Node: "c"})}, "a b"},
 		{"a claim about another group says nothing", "h", sight{members: all, self: "b", master: "y", epoch: 7}, "y x"},
 	} {
 		g := top.FindGroup(c.group)

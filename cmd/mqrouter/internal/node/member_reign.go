@@ -92,6 +92,7 @@ func (l *life) rule(ctx context.Context, t coordinator.Term, ended <-chan error)
 		return err
 	}
 	l.m.learn(t, true) // what has waited for a master goes on to this very node
+	l.run(ctx, "absent replicas", l.tellAway)
 	l.m.stopPassing()
 	l.served = true
 	for {

@@ -138,3 +138,27 @@ func TestAReignOutlivesAForwarderThatEndsBadly(t *testing.T) {
 		t.Errorf("epoch %d was given back", epoch)
 	}
 }
+
+// A master tells by gossip which nodes of its group do not follow it, and no longer than it
+// is master.
+func TestAMasterTellsWhoDoesNotFollowIt(t *testing.T) {
+	l, _ := elected(t, "g-1")
+	away := func() string {
+		for _, m := range l.m.city.Members() {
+			if m.Name == "g-1" {
+				return m.Away
+			}
+		}
+		return "not a member"
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	over := make(chan error, 1)
+	go func() { over <- l.serveStore(ctx) }()
+	until(t, "g-2 is told to be away", func() bool { return away() == "g-2" })
+	stop()
+	if err := <-over; err != nil {
+		t.Errorf("its life ended with %v", err)
+	}
+	until(t, "nothing is told any more", func() bool { return away() == "" })
+}
