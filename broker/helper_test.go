@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/goleak"
 
@@ -68,6 +69,7 @@ type station struct {
 	wall   func() time.Time // nil: the system clock
 	tap    *tapLog          // nil: none
 	member *Member          // nil: alone
+	meter  metric.Meter     // nil: nothing is measured
 	hasty  atomic.Bool      // the log of the model delays nothing more
 }
 
@@ -141,7 +143,7 @@ func (s *station) options() Options {
 	if s.tap != nil {
 		tap = func(l groupLog) groupLog { s.tap.groupLog = l; return s.tap }
 	}
-	return Options{Member: s.member, tap: tap, FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
+	return Options{Member: s.member, Meter: s.meter, tap: tap, FS: s.fs, Dir: "store", Node: s.topo.FindNode(s.node), Topology: s.topo, Limits: s.limits, Tracer: s.tracer, Wall: s.wall,
 		Logger: slog.New(slog.NewTextHandler(testWriter{s.t}, nil))}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/mqrouter/mqrouter/internal/disk"
@@ -182,6 +183,51 @@ func TestACrashWhileASegmentIsMadeAnewDoesNoHarm(t *testing.T) {
 	}
 	if healed == 0 || healed > len(images) {
 		t.Errorf("whole after %d of %d cuts", healed, len(images)+1)
+	}
+}
+
+// What the disk does not return as it was written is not put in the place of the damaged
+// file: the new one is read again before.
+func TestAMendedSegmentIsReadBeforeItIsUsed(t *testing.T) {
+	w := newWounded(t)
+	w.rot(t, w.sealed[1], headerLen+frameLen+20)
+	w.b.Close()
+	faulty := disk.NewFaulty(w.mem)
+	o := followOptions(w.mem, 3)
+	o.FS = faulty
+	w.b = open(t, o)
+	w.b.Start()
+	w.b.Commit(w.end)
+	_, found := w.wounds(t)
+	if len(found) != 1 {
+		t.Fatalf("found %+v", found)
+	}
+	before := files(t, w.mem)[w.sealed[1]]
+	rotten := false
+	faulty.Set(func(op disk.Op, name string) error {
+		if op == disk.OpRead && strings.HasSuffix(name, mendName) && !rotten { // the disk has lost a byte since
+			rotten = true
+			flip(t, w.mem, mendName, headerLen+frameLen+20)
+		}
+		return nil
+	})
+	err := w.b.Mend(t.Context(), found[0].From, from(w.a))
+	var bad *CorruptError
+	if !errors.As(err, &bad) {
+		t.Errorf("it was put in its place: %v", err)
+	}
+	faulty.Set(nil)
+	if have := files(t, w.mem)[w.sealed[1]]; !bytes.Equal(have, before) {
+		t.Error("the file has changed")
+	}
+	if names, err := w.mem.List(testDir); err != nil || slices.Contains(names, mendName) {
+		t.Errorf("left over: %v, %v", names, err)
+	}
+	if err := w.b.Mend(t.Context(), found[0].From, from(w.a)); err != nil {
+		t.Fatal(err)
+	}
+	if _, left := w.wounds(t); len(left) > 0 {
+		t.Errorf("left: %+v", left)
 	}
 }
 
