@@ -3,6 +3,7 @@ package broker
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,7 +20,8 @@ import (
 type parted struct {
 	b, c   *memberNode
 	common record.Position
-	faults *disk.Faulty // of c's disk
+	mem    *disk.Mem    // c's disk
+	faults *disk.Faulty // what c sees of it
 	store  *tails.Store // c's
 }
 
@@ -41,7 +43,7 @@ func partWays(t *testing.T, durability zone.Durability, committed bool, forced u
 	l := newLink(a, b)
 	a.publish(a.message("orders", "both"))
 	l.close()
-	p := &parted{b: b, common: a.Log().End(), faults: disk.NewFaulty(da)}
+	p := &parted{b: b, common: a.Log().End(), mem: da, faults: disk.NewFaulty(da)}
 	if committed {
 		l = newLink(a)
 	}
@@ -222,5 +224,65 @@ func TestWhatCannotBeReadIsKept(t *testing.T) {
 	newer := commitlog.Entry{Kind: commitlog.KindOwn, Record: []byte(strings.Repeat("\xff", 400))}
 	if v, kind := kindInTail(&newer); kind != TailUnknown || len(v.Bytes()) != 0 {
 		t.Errorf("a record of a newer encoding is %q, %d bytes", kind, len(v.Bytes()))
+	}
+}
+
+// TestAPowerCutBetweenSavingAndForsakingLosesNothing cuts the power after every change of
+// the disk from before what the group gave up is saved until its store is gone: as long as
+// the tail is not there, the log that has it is, and who goes on where it was cut has the
+// tail once in the end and no store.
+func TestAPowerCutBetweenSavingAndForsakingLosesNothing(t *testing.T) {
+	p := partWays(t, zone.DurabilityAllInSync, true, 2)
+	var images []*disk.Mem
+	rng := rand.New(rand.NewPCG(5, 5))
+	p.mem.AfterOp(func(int) { images = append(images, p.mem.Crash(rng)) })
+	if err := p.c.SetTailAside(t.Context(), p.common); err != nil {
+		t.Fatal(err)
+	}
+	p.c.Close()
+	if err := Forsake(p.faults, "store", wallNow()); err != nil {
+		t.Fatal(err)
+	}
+	p.mem.AfterOp(nil)
+	without, gone := 0, 0
+	saved := func(fs disk.FS) int {
+		list, err := NewTails(fs, "store").List()
+		if err != nil || len(list) > 1 || len(list) == 1 && (list[0].Damage != nil || list[0].Counts.Messages != 6) {
+			t.Fatalf("tails: %+v, %v", list, err)
+		}
+		return len(list)
+	}
+	for i, image := range append(images, p.mem.Crash(rng)) {
+		c := openMember(t, image, sample(t), testLimits())
+		c.member.Forced = func() uint64 { return 2 }
+		if n := saved(image); n == 0 {
+			without++
+		}
+		if c.Log().Incarnation() == 0 {
+			gone++
+			if saved(image) == 0 {
+				t.Fatalf("cut %d of %d: the store is gone, and nothing of it is saved", i, len(images))
+			}
+			c.Close()
+			continue
+		}
+		if err := c.SetTailAside(t.Context(), p.common); err != nil {
+			t.Fatalf("cut %d: %v", i, err)
+		}
+		c.Close()
+		if err := Forsake(image, "store", wallNow()); err != nil {
+			t.Fatalf("cut %d: %v", i, err)
+		}
+		if saved(image) != 1 {
+			t.Fatalf("cut %d: nothing is saved", i)
+		}
+		c = openMember(t, image, sample(t), testLimits())
+		if inc := c.Log().Incarnation(); inc != 0 {
+			t.Errorf("cut %d: the store is still there: incarnation %x", i, inc)
+		}
+		c.Close()
+	}
+	if without == 0 || gone == 0 || gone > len(images) {
+		t.Errorf("of %d cuts %d are before the tail is saved, %d behind the end of the store: the test shows nothing", len(images), without, gone)
 	}
 }
