@@ -42,6 +42,7 @@ func Open(path string, o Options) (*File, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+	o.Read = rested(o.Read)
 	f := &File{path: path, log: o.Log}
 	f.follower = source.NewFollower(path, o, f.judge)
 	data, err := f.follower.Open()

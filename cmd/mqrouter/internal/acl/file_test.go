@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -120,4 +121,51 @@ func TestFileOfOthersIsRefused(t *testing.T) {
 	if _, err := Open(path+"x", Options{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
+}
+
+// TestHalfAFileIsNotInForce: the file is written in place, slower than a change rests, and
+// its beginning is good. Only the whole is in force; one that changes for ever is, too.
+func TestHalfAFileIsNotInForce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var lines bytes.Buffer
+		const user = "- {access_key: k%d, secret: 0123456789abcdef}\n"
+		write := func(n int) string {
+			text := "users:\n"
+			for i := range n {
+				text += fmt.Sprintf(user, i)
+			}
+			return text
+		}
+		p := &place{text: write(10)}
+		changes := make(chan struct{})
+		f, err := Open("acl.yaml", Options{Read: p.read, Log: slog.New(slog.NewTextHandler(&lines, nil)),
+			Notify: func(string) (<-chan struct{}, func(), error) { return changes, func() {}, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- f.Run(ctx) }()
+		synctest.Wait() // it has looked once
+		p.set(write(1), nil)
+		changes <- struct{}{}
+		for n := 2; n <= 11; n++ {
+			time.Sleep(70 * time.Millisecond)
+			p.set(write(n), nil)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if a, _ := f.Watch(); len(a.Users()) != 11 || strings.Count(lines.String(), "in force") != 1 {
+			t.Errorf("%d users; the log:\n%s", len(a.Users()), lines.String())
+		}
+		for n := range 200 { // 10 s, and a poll
+			p.set(write(1+n%2), nil)
+			time.Sleep(50*time.Millisecond + time.Duration(n%7)*time.Millisecond)
+		}
+		if a, _ := f.Watch(); len(a.Users()) == 11 {
+			t.Error("a file that changes for ever is never read")
+		}
+		cancel()
+		<-done
+	})
 }
