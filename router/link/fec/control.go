@@ -61,6 +61,7 @@ type controller struct {
 	burst      float64 // mean length of a run of losses, at least 1
 	congested  bool    // as the receiver says
 	crowded    uint64  // reports of losses while it was
+	longest    float64 // run of losses of late, in packets; it fades
 	resting    bool    // parity repairs nothing
 	budget     float64 // bytes of parity that were earned and not spent
 	prior      decayed // what slow holds of the assumption about a new path
@@ -98,6 +99,10 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	c.slow.add(keep, n, l, b)
 	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
 	c.forget(keep, n)
+	c.longest *= keep
+	if l == float64(losses) { // no run at the socket
+		c.longest = max(c.longest, float64(min(r.longest, mostRun)))
+	}
 	if c.congested = r.congested; c.congested && losses > 0 {
 		c.crowded++
 	}
@@ -151,13 +156,27 @@ func (c *controller) estimate() bool {
 	return true
 }
 
+// run returns how many packets in a row are lost now and then.
+func (c *controller) run() int { return int(math.Round(c.longest)) }
+
 // rows returns how many parity packets a block may get at most; 0 = it stays
 // without, for there is nothing to correct or nothing that may be hidden.
 func (c *controller) rows(sparse bool) int {
 	if c.congested || c.resting {
 		return 0
 	}
-	return int(c.need[row(sparse)][maxData])
+	return max(int(c.need[row(sparse)][maxData]), c.forRun(sparse, maxData))
+}
+
+// forRun returns the parity that mends what a run of losses takes of a block of so
+// many packets: a run takes parity of blocks before as well, and is longer than the
+// packets that are counted. The mean length of runs, by which the table is made,
+// says nothing of the long ones.
+func (c *controller) forRun(sparse bool, packets int) int {
+	if run := c.run(); sparse && run >= leastRun {
+		return min(run+1, packets)
+	}
+	return 0
 }
 
 // parity returns how many a block of so many packets and bytes gets, the largest
@@ -170,7 +189,8 @@ func (c *controller) parity(sparse bool, packets, bytes, most int) int {
 		ceiling = c.sparse
 	}
 	c.budget = min(c.budget+float64(bytes)*ceiling, mostBudget)
-	n := min(int(c.need[row(sparse)][packets]), int(c.budget/float64(most)))
+	n := max(int(c.need[row(sparse)][packets]), c.forRun(sparse, packets))
+	n = min(n, int(c.budget/float64(most)))
 	c.budget -= float64(n * most)
 	c.worth.parity += n
 	return n

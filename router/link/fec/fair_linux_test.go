@@ -47,15 +47,7 @@ func connectSim(t *testing.T, line *bottleneck, number byte, connections int) *s
 	l.to.route = func(_ *net.UDPAddr, _ int, deliver func(*simUDP)) {
 		time.AfterFunc(line.delay, func() { deliver(l.from) })
 	}
-	conns := [2]net.PacketConn{l.from, l.to}
-	for i := range conns {
-		layer := New(conns[i], Options{Rand: mrand.New(mrand.NewPCG(uint64(number), uint64(i)))})
-		l.layers = append(l.layers, layer)
-		conns[i], l.leases[i] = layer.PacketConn(), layer.Lease("peer")
-	}
-	l.leases[0].Enable(l.to.addr, l.leases[1].Tag())
-	l.leases[1].Enable(l.from.addr, l.leases[0].Tag())
-	a, b := &quic.Transport{Conn: conns[0]}, &quic.Transport{Conn: conns[1]}
+	a, b := l.correct(number)
 	conf := &quic.Config{InitialStreamReceiveWindow: 16 << 20, InitialConnectionReceiveWindow: 16 << 20}
 	ln, err := b.Listen(&tls.Config{Certificates: []tls.Certificate{certificate(t)}, NextProtos: []string{"test"}}, conf)
 	if err != nil {
@@ -95,6 +87,19 @@ func connectSim(t *testing.T, line *bottleneck, number byte, connections int) *s
 		wg.Wait()
 	}
 	return l
+}
+
+// correct puts correction on both sockets, and tells each end what the other takes.
+func (l *simLink) correct(seed byte) (a, b *quic.Transport) {
+	conns := [2]net.PacketConn{l.from, l.to}
+	for i := range conns {
+		layer := New(conns[i], Options{Rand: mrand.New(mrand.NewPCG(uint64(seed), uint64(i)))})
+		l.layers = append(l.layers, layer)
+		conns[i], l.leases[i] = layer.PacketConn(), layer.Lease("peer")
+	}
+	l.leases[0].Enable(l.to.addr, l.leases[1].Tag())
+	l.leases[1].Enable(l.from.addr, l.leases[0].Tag())
+	return &quic.Transport{Conn: conns[0]}, &quic.Transport{Conn: conns[1]}
 }
 
 // outcome is what a run on a shared bottleneck gave: bytes, and the mean queue.

@@ -15,7 +15,7 @@ import (
 type Options struct {
 	// Extra is the most that parity may add to each byte of a peer that has much
 	// to send; default 0.25. ExtraSparse is that of one that has little: less than
-	// 3 MiB/s; default 1.2. Headers (14 bytes a packet) come on top.
+	// 3 MiB/s; default 1.1. Headers (14 bytes a packet) come on top.
 	Extra, ExtraSparse float64
 	// Queue is the least delay beyond that of the empty path from which a loss
 	// counts as congestion: it is not hidden from QUIC, and no parity is sent.
@@ -33,7 +33,7 @@ func (o Options) withDefaults() Options {
 		o.Extra = 0.25
 	}
 	if o.ExtraSparse <= 0 {
-		o.ExtraSparse = 1.2
+		o.ExtraSparse = 1.1
 	}
 	if o.Queue <= 0 {
 		o.Queue = 15 * time.Millisecond

@@ -22,15 +22,16 @@ type peer struct {
 	live  atomic.Bool            // frames are sent
 	inbox atomic.Pointer[report] // the newest report, until sendMu's holder has seen it
 
-	sendMu sync.Mutex // held while a datagram is being written, so that they leave in order
-	sender *sender    // guarded by sendMu; nil before enable
-	out    []byte     // guarded by sendMu
-	oob    []byte     // guarded by sendMu; of the datagram being written
-	timer  *time.Timer
-	armed  bool     // guarded by sendMu; the timer will fire
-	to     net.Addr // guarded by sendMu; where the last packet went
-	last   []byte   // guarded by sendMu; control messages of a packet before, for parity
-	budget pacer    // guarded by sendMu
+	sendMu    sync.Mutex // held while a datagram is being written, so that they leave in order
+	sender    *sender    // guarded by sendMu; nil before enable
+	out       []byte     // guarded by sendMu
+	oob       []byte     // guarded by sendMu; of the datagram being written
+	block     alarm      // guarded by sendMu; closes the open block
+	late      lateQueue  // guarded by sendMu
+	lateAlarm alarm      // guarded by sendMu
+	to        net.Addr   // guarded by sendMu; where the last packet went
+	last      []byte     // guarded by sendMu; control messages of a packet before, for parity
+	budget    pacer      // guarded by sendMu
 
 	recvMu   sync.Mutex
 	receiver *receiver      // guarded by recvMu
@@ -66,10 +67,8 @@ func (p *peer) stop() {
 	p.live.Store(false)
 	p.sendMu.Lock()
 	defer p.sendMu.Unlock()
-	if p.armed && p.timer.Stop() {
-		p.armed = false
-		p.layer.timers.Done()
-	}
+	p.disarm(&p.block)
+	p.disarm(&p.lateAlarm)
 }
 
 // write sends the packets in b, each of segment bytes but for the last, as frames.
@@ -91,7 +90,7 @@ func (p *peer) write(b, oob []byte, segment int, ecn byte, to net.Addr) (bool, e
 	}
 	// A batch is not cut in two where that can be helped.
 	if s.packets > 0 && (s.packets+packets > maxData || !now.Before(s.deadline)) {
-		p.closeBlock()
+		p.closeBlock(now)
 	}
 	p.to = to
 	p.remember(oob, segment)
@@ -105,7 +104,7 @@ func (p *peer) write(b, oob []byte, segment int, ecn byte, to net.Addr) (bool, e
 			if err := p.flush(out, oob, segment, to); err != nil {
 				return true, err
 			}
-			p.closeBlock()
+			p.closeBlock(now)
 			out = out[:0]
 		}
 		out, full = s.add(out, now, sent, rest[:n], ecn, packets > 1)
@@ -116,9 +115,9 @@ func (p *peer) write(b, oob []byte, segment int, ecn byte, to net.Addr) (bool, e
 		return true, err
 	}
 	if full {
-		p.closeBlock()
+		p.closeBlock(now)
 	} else if s.packets > 0 && s.rows > 0 {
-		p.arm(s.deadline.Sub(now))
+		p.arm(&p.block, s.deadline.Sub(now), p.expire)
 	}
 	return true, nil
 }
@@ -142,18 +141,32 @@ func (p *peer) remember(oob []byte, segment int) {
 	}
 }
 
-// closeBlock sends the parity of the open block, if it gets any; what cannot be
-// sent is lost, as on the way. sendMu is held.
-func (p *peer) closeBlock() {
-	parity := p.sender.finish()
+// closeBlock sends the parity of the open block, if it gets any, or has a part of
+// it sent later; what cannot be sent is lost, as on the way. sendMu is held.
+func (p *peer) closeBlock(now time.Time) {
+	s := p.sender
+	packets := s.packets
+	parity := s.finish()
 	if len(parity) == 0 {
 		return
 	}
-	size, all := len(parity[0]), p.out[:0]
+	if later, wait := s.putOff(packets, len(parity)); later > 0 && p.late.push(now.Add(wait), parity[len(parity)-later:]) {
+		parity = parity[:len(parity)-later]
+		p.arm(&p.lateAlarm, wait, p.lateDue)
+		if len(parity) == 0 {
+			return
+		}
+	}
+	all := p.out[:0]
 	for _, f := range parity {
 		all = append(all, f...)
 	}
 	p.out = all
+	p.writeParity(all, len(parity[0]))
+}
+
+// writeParity sends parity frames of one size; sendMu is held.
+func (p *peer) writeParity(all []byte, size int) {
 	p.pace(len(all))
 	p.oob = append(p.oob[:0], p.last...)
 	if hasSegment(p.oob) {
@@ -162,16 +175,22 @@ func (p *peer) closeBlock() {
 		}
 		p.last = p.last[:0] // the device cannot cut
 	}
-	for _, f := range parity {
+	for ; len(all) > 0; all = all[size:] {
 		p.oob = append(p.oob[:0], p.last...)
-		_ = p.layer.conn.write(f, p.oob, 0, p.to)
+		_ = p.layer.conn.write(all[:size], p.oob, 0, p.to)
 	}
 }
 
-// arm lets the block be closed after d; sendMu is held. A timer that is armed
-// already fires no later than that, or is armed again when it has.
-func (p *peer) arm(d time.Duration) {
-	if p.armed {
+// alarm is a timer that the layer joins.
+type alarm struct {
+	timer *time.Timer
+	armed bool // it will fire
+}
+
+// arm has f called after d; sendMu is held. An alarm that is armed already fires no
+// later than that, or is armed again when it has.
+func (p *peer) arm(a *alarm, d time.Duration, f func()) {
+	if a.armed {
 		return
 	}
 	select {
@@ -179,13 +198,21 @@ func (p *peer) arm(d time.Duration) {
 		return
 	default:
 	}
-	p.armed = true
+	a.armed = true
 	p.layer.timers.Add(1)
-	if p.timer == nil {
-		p.timer = time.AfterFunc(d, p.expire)
+	if a.timer == nil {
+		a.timer = time.AfterFunc(d, f)
 		return
 	}
-	p.timer.Reset(d)
+	a.timer.Reset(d)
+}
+
+// disarm stops an alarm; sendMu is held.
+func (p *peer) disarm(a *alarm) {
+	if a.armed && a.timer.Stop() {
+		a.armed = false
+		p.layer.timers.Done()
+	}
 }
 
 // expire closes the block if it is old enough.
@@ -193,16 +220,17 @@ func (p *peer) expire() {
 	defer p.layer.timers.Done()
 	p.sendMu.Lock()
 	defer p.sendMu.Unlock()
-	p.armed = false
+	p.block.armed = false
 	s := p.sender
 	if !p.live.Load() || s.packets == 0 || s.rows == 0 {
 		return
 	}
-	if left := time.Until(s.deadline); left > 0 {
-		p.arm(left)
+	now := time.Now()
+	if left := s.deadline.Sub(now); left > 0 {
+		p.arm(&p.block, left, p.expire)
 		return
 	}
-	p.closeBlock()
+	p.closeBlock(now)
 }
 
 // pace waits until the rate allows n bytes; sendMu is held.
