@@ -189,3 +189,20 @@ func TestTwoLinksShare(t *testing.T) {
 		t.Errorf("one of two links has %.2f", low)
 	}
 }
+
+// dial makes a connection from a to b.
+func dial(t testing.TB, a, b *quic.Transport, to net.Addr) (client, server *quic.Conn) {
+	t.Helper()
+	conf := &quic.Config{InitialStreamReceiveWindow: 16 << 20, InitialConnectionReceiveWindow: 16 << 20}
+	ln, err := b.Listen(&tls.Config{Certificates: []tls.Certificate{certificate(t)}, NextProtos: []string{"test"}}, conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if client, err = a.Dial(t.Context(), to, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"test"}}, conf); err != nil { //nolint:gosec // the test's own peer
+		t.Fatal(err)
+	}
+	if server, err = ln.Accept(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return client, server
+}

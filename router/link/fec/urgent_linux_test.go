@@ -1,7 +1,6 @@
 package fec
 
 import (
-	"crypto/tls"
 	"io"
 	mrand "math/rand/v2"
 	"net"
@@ -9,8 +8,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/quic-go/quic-go"
 )
 
 // wait is what changes waited beyond the one-way delay, and what they cost.
@@ -44,7 +41,7 @@ func sendChanges(t *testing.T, oneWay time.Duration, n, warm int, lose func() bo
 	}
 	l.to.route = func(_ *net.UDPAddr, size int, deliver func(*simUDP)) { home.send(size, func() { deliver(l.from) }) }
 	a, b := l.correct(1)
-	client, server := dialSim(t, a, b, l.to.addr)
+	client, server := dial(t, a, b, l.to.addr)
 	there.mu.Lock()
 	there.before = lose
 	there.mu.Unlock()
@@ -148,21 +145,4 @@ func TestChangesDoNotWaitForARun(t *testing.T) {
 	if left > lost/3 {
 		t.Errorf("of a share of %v lost %v stayed lost: the runs are not repaired", lost, left)
 	}
-}
-
-// dialSim makes a connection.
-func dialSim(t *testing.T, a, b *quic.Transport, to net.Addr) (client, server *quic.Conn) {
-	t.Helper()
-	conf := &quic.Config{InitialStreamReceiveWindow: 16 << 20, InitialConnectionReceiveWindow: 16 << 20}
-	ln, err := b.Listen(&tls.Config{Certificates: []tls.Certificate{certificate(t)}, NextProtos: []string{"test"}}, conf)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if client, err = a.Dial(t.Context(), to, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"test"}}, conf); err != nil { //nolint:gosec // the test's own peer
-		t.Fatal(err)
-	}
-	if server, err = ln.Accept(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return client, server
 }
