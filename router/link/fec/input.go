@@ -9,9 +9,9 @@ import (
 // them costs next to nothing and is not answered by another.
 const resetEvery = 10 * time.Millisecond
 
-// input takes a datagram. What is a frame brings packets, perhaps none; ok is false
+// input takes a datagram that has waited for a while to be read. What is a frame brings packets, perhaps none; ok is false
 // for what goes to QUIC as it is.
-func (l *Layer) input(b []byte, from net.Addr) (out []delivery, p *peer, ok bool) {
+func (l *Layer) input(b []byte, from net.Addr, lag time.Duration) (out []delivery, p *peer, ok bool) {
 	if len(b) == 0 || b[0] < typeBare || b[0] > typeReset {
 		return nil, nil, false
 	}
@@ -46,7 +46,7 @@ func (l *Layer) input(b []byte, from net.Addr) (out []delivery, p *peer, ok bool
 		l.unknown.Add(1)
 		return nil, nil, true
 	}
-	return p.take(now, &f, from), p, true
+	return p.take(now, now.Add(-lag), &f, from), p, true
 }
 
 // refuse tells a sender that nobody has its tag: it has not heard of a restart.

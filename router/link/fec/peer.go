@@ -247,13 +247,13 @@ func (p *peer) pace(n int) {
 	}
 }
 
-// take takes a frame of the peer's and returns the packets that it brings; they are
-// valid until the next call.
-func (p *peer) take(now time.Time, f *frame, from net.Addr) []delivery {
+// take takes a frame of the peer's that came at a time, and returns the packets that
+// it brings; they are valid until the next call.
+func (p *peer) take(now, came time.Time, f *frame, from net.Addr) []delivery {
 	ap, _ := addrPort(from)
 	p.recvMu.Lock()
 	p.receiver.crowd.overflowed(now, p.layer.dropped.Load())
-	out := p.receiver.take(now, p.layer.ticks(now), f)
+	out := p.receiver.take(now, p.layer.ticks(came), f)
 	due := p.receiver.due(now)
 	moved := ap != p.from && ap.IsValid()
 	p.from = ap

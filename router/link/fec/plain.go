@@ -57,7 +57,7 @@ func (c *plain) ReadFrom(b []byte) (int, net.Addr, error) {
 		if err != nil {
 			return 0, from, err
 		}
-		out, p, ok := c.l.input(c.buf[:n], from)
+		out, p, ok := c.l.input(c.buf[:n], from, 0)
 		if !ok {
 			return copy(b, c.buf[:n]), from, nil
 		}

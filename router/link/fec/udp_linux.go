@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net"
 	"syscall"
+	"time"
 
 	"github.com/quic-go/quic-go"
 	"golang.org/x/net/ipv4"
@@ -14,7 +15,7 @@ import (
 const (
 	readBatch  = 8       // datagrams of one system call, as quic-go reads
 	readBuffer = 2 << 10 // bytes; a frame is smaller, and a longer datagram no frame
-	readOOB    = 128     // bytes of control messages, as quic-go has room for
+	readOOB    = 192     // bytes of control messages: those for QUIC (128), and the socket's
 	ecnCE      = byte(3) // RFC 3168: congestion experienced
 )
 
@@ -61,7 +62,7 @@ func (l *Layer) wrap(inner net.PacketConn) (socket, net.PacketConn) {
 		c := &plain{PacketConn: inner, l: l, buf: make([]byte, readBuffer)}
 		return c, c
 	}
-	countDrops(u)
+	askSocket(u)
 	c := &udp{datagrams: u, l: l, batch: batch, in: make([]ipv4.Message, readBatch)}
 	for i := range c.in {
 		c.in[i].Buffers = [][]byte{make([]byte, readBuffer)}
@@ -119,7 +120,7 @@ func (c *udp) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 		case c.next < c.count:
 			m := &c.in[c.next]
 			c.next++
-			out, p, ok := c.l.input(m.Buffers[0][:m.N], m.Addr)
+			out, p, ok := c.l.input(m.Buffers[0][:m.N], m.Addr, c.socketSays(m))
 			if !ok {
 				c.whole[0] = delivery{packet: m.Buffers[0][:m.N]}
 				out = c.whole[:]
@@ -134,37 +135,51 @@ func (c *udp) ReadBatch(ms []ipv4.Message, flags int) (int, error) {
 				return 0, err
 			}
 			c.count = count
-			c.noteDrops()
 		}
 	}
 	return n, nil
 }
 
-// countDrops lets the kernel tell with each datagram how many it had no room for.
-// Where it does not, they count as lost on the way.
-func countDrops(u datagrams) {
+// askSocket lets the kernel tell with each datagram when it came, and how many it
+// had no room for. Where it does not, the former is when it was read, and the latter
+// count as lost on the way.
+func askSocket(u datagrams) {
 	raw, err := u.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RXQ_OVFL, 1)
+		_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)
 	})
 }
 
-// noteDrops reads that number from the newest datagram.
-func (c *udp) noteDrops() {
-	m := &c.in[c.count-1]
-	for oob := m.OOB[:m.NN]; len(oob) > 0; {
+// longestLag bounds how long a datagram is believed to have waited to be read: the
+// clock may have been set meanwhile.
+const longestLag = time.Second
+
+// socketSays takes the socket's own control messages off a datagram, ahead of those
+// for QUIC, and returns how long it has waited to be read.
+func (c *udp) socketSays(m *ipv4.Message) (lag time.Duration) {
+	oob := m.OOB[:m.NN]
+	for len(oob) > 0 {
 		h, body, rest, err := unix.ParseOneSocketControlMessage(oob)
-		if err != nil {
-			return
+		if err != nil || h.Level != unix.SOL_SOCKET {
+			break
 		}
-		if h.Level == unix.SOL_SOCKET && h.Type == unix.SO_RXQ_OVFL && len(body) >= 4 {
+		switch {
+		case h.Type == unix.SO_RXQ_OVFL && len(body) >= 4:
 			c.l.dropped.Store(binary.NativeEndian.Uint32(body))
+		case h.Type == unix.SO_TIMESTAMPNS && len(body) >= 16:
+			at := time.Unix(int64(binary.NativeEndian.Uint64(body)), int64(binary.NativeEndian.Uint64(body[8:])))
+			if lag = time.Since(at); lag < 0 || lag > longestLag {
+				lag = 0
+			}
 		}
 		oob = rest
 	}
+	m.NN = copy(m.OOB, oob)
+	return lag
 }
 
 // deliver copies a packet into a message of the reader's. It reports false for one
