@@ -162,7 +162,7 @@ func contend(t *testing.T, s shared) outcome {
 // others. A TCP flow gets a third of what it shares with another like it, and a
 // quarter beside a link is what is asked for; it gets 0.4 here.
 func TestTCPKeepsItsShareBesideALink(t *testing.T) {
-	got := contend(t, shared{rate: 10e6 / 8, lasts: 30 * time.Second, tcp: true, links: []int{4}})
+	got := contend(t, shared{rate: 10e6 / 8, lasts: 20 * time.Second, tcp: true, links: []int{4}})
 	t.Logf("TCP has %.2f; queue %v", got.share(), got.queue)
 	if got.share() < 0.25 || got.share() > 0.8 {
 		t.Errorf("a TCP flow has %.2f beside a link of four connections", got.share())
