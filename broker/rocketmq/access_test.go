@@ -76,7 +76,7 @@ func signedAs(ctx context.Context, id, key, secret string) context.Context {
 
 func within(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), enough)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -20,7 +20,9 @@ import (
 // await waits for what goes on elsewhere.
 func await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !done(); runtime.Gosched() {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(enough); !done(); <-tick.C {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

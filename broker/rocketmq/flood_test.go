@@ -191,7 +191,7 @@ func (s *sniffing) connect(from int, show string) net.Conn {
 // accept returns the next connection that is served.
 func (s *sniffing) accept() net.Conn {
 	s.t.Helper()
-	defer time.AfterFunc(20*time.Second, func() { s.Close() }).Stop() // ends Accept
+	defer time.AfterFunc(enough, func() { s.Close() }).Stop() // ends Accept
 	c, err := s.Accept()
 	if err != nil {
 		s.t.Fatal("nobody is served: ", err)
@@ -203,7 +203,7 @@ func (s *sniffing) accept() net.Conn {
 // gone fails unless the other side has closed the connection.
 func gone(t *testing.T, c net.Conn) {
 	t.Helper()
-	if err := c.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(enough)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Read(make([]byte, 1)); !isReset(err) && !errors.Is(err, io.EOF) {

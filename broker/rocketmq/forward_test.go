@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
@@ -204,19 +205,16 @@ func TestMetadataAndBytesPassUnchanged(t *testing.T) {
 }
 
 // TestRequestsWaitForAMaster: a request that comes while there is none is answered by
-// the one that is elected in time; else its client is told to try again, before it
-// gives the node up.
+// the one that is elected in time.
 func TestRequestsWaitForAMaster(t *testing.T) {
 	master := start(t, nil)
 	s := newThrone("")
-	r := startReplica(t, s, func(o *ForwarderOptions) { o.MaxHeld = 2 })
+	r := startReplica(t, s, func(o *ForwarderOptions) { o.MaxHeld, o.Hold = 2, enough })
 	stub := stubAt(t, r.addr)
 	done := make(chan error, 2)
 	for range 2 {
 		go func() {
-			ctx, cancel := context.WithTimeout(as(t, "c1"), time.Minute)
-			defer cancel()
-			resp, err := sendTo(t, stub, ctx, "x")
+			resp, err := sendTo(t, stub, as(t, "c1"), "x")
 			if err == nil && resp.GetStatus().GetCode() != pb.Code_OK {
 				err = errors.New(resp.GetStatus().String())
 			}
@@ -238,25 +236,53 @@ func TestRequestsWaitForAMaster(t *testing.T) {
 		t.Errorf("%d messages are stored", n)
 	}
 
-	s.move("")
-	ctx, cancel := context.WithTimeout(as(t, "c1"), time.Second)
-	defer cancel()
-	if resp, err := sendTo(t, stub, ctx, "x"); err != nil || resp.GetStatus().GetCode() != pb.Code_TOO_MANY_REQUESTS {
+	if r.Refused() != 1 {
+		t.Errorf("%d calls are counted, want 1", r.Refused())
+	}
+}
+
+// TestWithoutAMasterClientsAreToldToTryAgain: when the time that a request waits is over.
+func TestWithoutAMasterClientsAreToldToTryAgain(t *testing.T) {
+	r := startReplica(t, newThrone(""), func(o *ForwarderOptions) { o.Hold = 100 * time.Millisecond })
+	stub := stubAt(t, r.addr)
+	if resp, err := sendTo(t, stub, as(t, "c1"), "x"); err != nil || resp.GetStatus().GetCode() != pb.Code_TOO_MANY_REQUESTS {
 		t.Errorf("without a master: %v, %v", resp, err)
 	}
-	if got, err := tryPull(ctx2(t, time.Second), stub, simple("g", "t", 1)); err != nil || got.status.GetCode() != pb.Code_TOO_MANY_REQUESTS {
+	if got, err := tryPull(as(t, "c1"), stub, simple("g", "t", 1)); err != nil || got.status.GetCode() != pb.Code_TOO_MANY_REQUESTS {
 		t.Errorf("receive: %v, %v", got, err)
 	}
-	telemetry, err := stub.Telemetry(ctx2(t, time.Second))
+	telemetry, err := stub.Telemetry(as(t, "c1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := telemetry.Recv(); status.Code(err) != codes.Unavailable {
 		t.Errorf("telemetry: %v", err)
 	}
-	if r.Refused() != 3 {
-		t.Errorf("%d calls are counted, want 3", r.Refused())
+	if r.Refused() != 2 {
+		t.Errorf("%d calls are counted, want 2", r.Refused())
 	}
+}
+
+// TestAWaitEndsBeforeItsClientGivesUp: with time for the answer.
+func TestAWaitEndsBeforeItsClientGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &Forwarder{o: ForwarderOptions{Hold: 5 * time.Second}}
+		for left, want := range map[time.Duration]time.Duration{
+			400 * time.Millisecond: 300 * time.Millisecond,
+			time.Second:            750 * time.Millisecond,
+			4 * time.Second:        4*time.Second - tellTime,
+			time.Minute:            5 * time.Second,
+		} {
+			ctx, cancel := context.WithTimeout(t.Context(), left)
+			if got := time.Until(f.holdUntil(ctx)); got != want {
+				t.Errorf("a client that waits for %s: %s, want %s", left, got, want)
+			}
+			cancel()
+		}
+		if got := time.Until(f.holdUntil(t.Context())); got != 5*time.Second {
+			t.Errorf("a client that waits for ever: %s", got)
+		}
+	})
 }
 
 // until waits for what other goroutines bring about; a broken promise ends in the
@@ -284,23 +310,18 @@ func (s *memStore) count() (n int) {
 	return n
 }
 
-func ctx2(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(as(t, "c1"), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // TestCallsEndWhenTheMasterMoves: what is on its way to the old master ends, although
 // that says nothing any more, and the same connection of the client goes on with the
 // new one.
 func TestCallsEndWhenTheMasterMoves(t *testing.T) {
 	old, next := start(t, nil), start(t, nil)
+	old.store.lasting = true
 	s := newThrone(old.addr)
-	r := startReplica(t, s, nil)
+	r := startReplica(t, s, func(o *ForwarderOptions) { o.Hold = 100 * time.Millisecond })
 	stub := stubAt(t, r.addr)
 	telemetry := stream(t, stub, "c1", producerSettings("t"))
 	reply(t, telemetry)
-	polled, err := stub.ReceiveMessage(ctx2(t, 30*time.Second), push("g", "t", 18*time.Second))
+	polled, err := stub.ReceiveMessage(as(t, "c1"), push("g", "t", 18*time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,9 +346,7 @@ func TestCallsEndWhenTheMasterMoves(t *testing.T) {
 	}
 	// A master that dies is met with the same words, and waited for.
 	next.stop()
-	ctx, cancel := context.WithTimeout(as(t, "c1"), 2*time.Second)
-	defer cancel()
-	if resp, err := sendTo(t, stub, ctx, "x"); err != nil || resp.GetStatus().GetCode() != pb.Code_TOO_MANY_REQUESTS {
+	if resp, err := sendTo(t, stub, as(t, "c1"), "x"); err != nil || resp.GetStatus().GetCode() != pb.Code_TOO_MANY_REQUESTS {
 		t.Errorf("a dead master: %v, %v", resp, err)
 	}
 }
@@ -375,10 +394,8 @@ func TestTheMastersCertificateIsChecked(t *testing.T) {
 	} {
 		s := newThrone(master.addr)
 		s.now.TLS = &tls.Config{RootCAs: c.roots, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
-		r := startReplica(t, s, nil)
-		ctx, cancel := context.WithTimeout(as(t, "c1"), 2*time.Second)
-		resp, err := sendTo(t, stubAt(t, r.addr), ctx, "x")
-		cancel()
+		r := startReplica(t, s, func(o *ForwarderOptions) { o.Hold = 100 * time.Millisecond })
+		resp, err := sendTo(t, stubAt(t, r.addr), as(t, "c1"), "x")
 		if err != nil || resp.GetStatus().GetCode() != c.want {
 			t.Errorf("%s: %v, %v", c.name, resp, err)
 		}

@@ -152,7 +152,7 @@ func fuzzServer(f *testing.F) *grpc.ClientConn {
 
 // exchange sends the bytes as the only request of a call and returns the answers.
 func exchange(t *testing.T, conn *grpc.ClientConn, call string, request []byte) ([][]byte, error) {
-	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-mq-client-id", "fuzz"), 30*time.Second)
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-mq-client-id", "fuzz"), enough)
 	defer cancel()
 	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, service+call, grpc.ForceCodec(rawCodec{}))
 	if err != nil {

@@ -80,8 +80,11 @@ func TestUnspecifiedEncodingIsDeliveredAsIdentity(t *testing.T) {
 }
 
 func TestEmptyPollEndsWithMessageNotFoundBeforeTheDeadline(t *testing.T) {
-	c := start(t, nil).dial(t, nil)
-	ctx, cancel := context.WithTimeout(as(t, "c"), 3*time.Second) // of which the server leaves a quarter for its answer
+	b := start(t, nil)
+	b.store.empty = true // how long it is asked to wait is what counts
+	c := b.dial(t, nil)
+	const left = 20 * time.Second // of which the server leaves some for its answer
+	ctx, cancel := context.WithTimeout(as(t, "c"), left)
 	defer cancel()
 	req := simple("g", "t", 1)
 	req.LongPollingTimeout = durationpb.New(time.Hour)
@@ -90,6 +93,9 @@ func TestEmptyPollEndsWithMessageNotFoundBeforeTheDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, got.status, pb.Code_MESSAGE_NOT_FOUND)
+	if w := b.store.last.Wait; w <= 0 || w > left-pollMargin {
+		t.Errorf("it waits for %s of %s", w, left)
+	}
 	if got.order != "sd" {
 		t.Errorf("order %q", got.order)
 	}

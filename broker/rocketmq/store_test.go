@@ -25,6 +25,8 @@ type memStore struct {
 	changed chan struct{}    // closed and renewed at every change
 
 	receive error                                                // instead of receiving
+	lasting bool                                                 // receives wait for as long as who asks does
+	empty   bool                                                 // receives find nothing, at once
 	publish func([]broker.Message, []broker.PublishResult) error // instead of storing
 	settle  func(op, handle string) error                        // before settling
 	last    broker.ReceiveRequest
@@ -130,17 +132,24 @@ func (s *memStore) Receive(ctx context.Context, r broker.ReceiveRequest) ([]brok
 			s.mu.Unlock()
 			return nil, s.receive
 		}
+		if s.empty {
+			s.mu.Unlock()
+			return nil, nil
+		}
 		got, next := s.pop(r)
-		changed := s.changed
+		changed, lasting := s.changed, s.lasting
 		s.mu.Unlock()
 		if len(got) > 0 {
 			return got, nil
 		}
-		visible := time.NewTimer(next)
+		visible, over := time.NewTimer(next), timer.C
+		if lasting {
+			over = nil
+		}
 		select {
 		case <-changed:
 		case <-visible.C:
-		case <-timer.C:
+		case <-over:
 			visible.Stop()
 			return nil, nil
 		case <-ctx.Done():

@@ -63,7 +63,7 @@ func TestRequestsOfCallsThatFailCountNoMore(t *testing.T) {
 				"one": {heavy}, "one that is too heavy": {tooHeavy}, "two": {heavy, heavy}, "a light second one": {heavy, one}, "no request behind it": {heavy, {0xff}},
 				"a large one that is none": {heavy, append(junk, 0xff)}, "a second one that is too heavy": {heavy, tooHeavy}, "two that are too heavy": {tooHeavy, tooHeavy},
 			} {
-				ctx, cancel := context.WithTimeout(signedAs(t.Context(), "attacker", "reader", readSecret), 30*time.Second)
+				ctx, cancel := context.WithTimeout(signedAs(t.Context(), "attacker", "reader", readSecret), enough)
 				stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, service+call, grpc.ForceCodec(rawCodec{}))
 				for _, r := range requests {
 					if err == nil {
