@@ -145,7 +145,7 @@ func (c *cluster) start(name zone.Node, change func(*Options)) *running {
 	}
 	// A busy machine must not decide: no deadline of a link matters here.
 	o.Limits.Timing = link.Timing{
-		RedAfter: time.Minute, Write: time.Minute, Stall: time.Minute, Handshake: time.Minute,
+		RedAfter: time.Minute, Write: time.Minute, Stall: time.Minute, Handshake: time.Minute, Idle: time.Minute,
 	}
 	o.Limits.FirstOpen = time.Minute
 	o.Limits.Link.Parallel = 1 // nor may it decide that sessions move to other connections
@@ -205,7 +205,7 @@ func until(t testing.TB, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.NewTimer(time.Minute)
+	limit := time.NewTimer(3 * time.Minute)
 	defer limit.Stop()
 	for !cond() {
 		select {

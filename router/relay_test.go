@@ -27,7 +27,7 @@ func number(f wire.Frame) uint64 { return binary.LittleEndian.Uint64(f.Payload) 
 // recv returns the next frame and fails the test when there is none.
 func recv(t testing.TB, s wire.Stream) wire.Frame {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	f, err := s.Recv(ctx)
 	if err != nil {
@@ -39,7 +39,7 @@ func recv(t testing.TB, s wire.Stream) wire.Frame {
 // closed returns the code with which the stream ends.
 func closed(t testing.TB, s wire.Stream) wire.Code {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	for {
 		_, err := s.Recv(ctx)

@@ -38,6 +38,7 @@ func TestStreamsWithoutSettingsEnd(t *testing.T) {
 // TestTelemetryStreamsOfAConnectionAreBounded: by their number; others have theirs.
 func TestTelemetryStreamsOfAConnectionAreBounded(t *testing.T) {
 	b := start(t, nil)
+	b.silence = enough
 	c := b.dial(t, nil)
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()

@@ -132,8 +132,8 @@ func (m *Manager) quicConfig() *quic.Config {
 	all := stream*2*uint64(l.Sessions) + controlWindow // sessions of both ends
 	return &quic.Config{
 		HandshakeIdleTimeout:           m.o.Timing.Handshake / 2, // quic-go allows twice as long in all
-		MaxIdleTimeout:                 idleTimeout,
-		KeepAlivePeriod:                idleTimeout / 4,
+		MaxIdleTimeout:                 m.o.Timing.Idle,
+		KeepAlivePeriod:                m.o.Timing.Idle / 4,
 		InitialStreamReceiveWindow:     stream,
 		MaxStreamReceiveWindow:         stream,
 		InitialConnectionReceiveWindow: all,

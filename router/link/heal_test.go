@@ -83,7 +83,7 @@ func answers(t *testing.T, a *node) bool {
 		return false
 	}
 	defer s.Close(0)
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	if err := s.Send(ctx, frame(9, "hello")); err != nil {
 		return false
@@ -97,7 +97,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.NewTimer(time.Minute)
+	limit := time.NewTimer(3 * time.Minute)
 	defer limit.Stop()
 	for !cond() {
 		select {

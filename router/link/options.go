@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"time"
 
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -189,8 +188,3 @@ func (o Options) withDefaults() Options {
 	}
 	return o
 }
-
-// idleTimeout is when a connection without any packet ends; probes keep it
-// busy and find faults sooner, so this only bounds what the two ends disagree
-// about. quic-go takes no less than 5 s from a peer.
-const idleTimeout = 10 * time.Second

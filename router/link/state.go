@@ -53,6 +53,7 @@ type Timing struct {
 	Write      time.Duration // a stream that takes no byte for so long is reset; default 1 s
 	Stall      time.Duration // a stream whose frame has begun and brings no further byte is reset after so long; default 5 s
 	Linger     time.Duration // how long a surplus connection is kept for streams that are being opened; default 2 s
+	Idle       time.Duration // a connection without any packet ends; probes keep it busy and find faults sooner; at least 5 s, default 10 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -68,6 +69,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Write, time.Second)
 	set(&t.Stall, 5*time.Second)
 	set(&t.Linger, 2*time.Second)
+	set(&t.Idle, 10*time.Second)
 	if t.Unanswered <= 0 {
 		t.Unanswered = 3
 	}

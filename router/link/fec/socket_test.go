@@ -220,7 +220,7 @@ func TestWithoutALeaseNothingIsTouched(t *testing.T) {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 100)
-	_ = cb.SetReadDeadline(time.Now().Add(10 * time.Second))
+	_ = cb.SetReadDeadline(time.Now().Add(3 * time.Minute))
 	n, from, err := cb.ReadFrom(buf)
 	if err != nil || !bytes.Equal(buf[:n], sent) {
 		t.Fatalf("%x came, %v, want %x", buf[:n], err, sent)
