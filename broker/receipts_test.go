@@ -259,7 +259,7 @@ func TestOneReceiptWhateverFails(t *testing.T) {
 // wantReceipts waits until so many messages had a receipt.
 func (s *station) wantReceipts(n uint64) {
 	s.t.Helper()
-	for end := time.Now().Add(time.Minute); ; {
+	for end := time.Now().Add(3 * time.Minute); ; {
 		if c := s.Status().Counts; c.Receipts == n {
 			return
 		} else if time.Now().After(end) {

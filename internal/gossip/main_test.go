@@ -14,7 +14,7 @@ import (
 // show the same in simulated time.
 func TestMain(m *testing.M) {
 	code := m.Run()
-	giveUp := time.After(30 * time.Second)
+	giveUp := time.After(3 * time.Minute)
 	tick := time.NewTicker(100 * time.Millisecond)
 	for code == 0 {
 		err := goleak.Find()

@@ -18,7 +18,7 @@ func testKey(b byte) []byte { return bytes.Repeat([]byte{b}, 32) }
 
 // deadline bounds the waiting of tests with real sockets; reaching it is a
 // failure, being early decides nothing.
-const deadline = 60 * time.Second
+const deadline = 3 * time.Minute
 
 func openReal(t *testing.T, pool, name string, key byte, seeds ...string) *Pool {
 	t.Helper()

@@ -19,8 +19,12 @@ import (
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 )
 
+// enough bounds what is waited for, on a machine that stands still now and then.
+const enough = 3 * time.Minute
+
 func producer(t *testing.T, cfg Config, topics ...string) *Producer {
 	t.Helper()
+	cfg.RequestTimeout = enough
 	p, err := NewProducer(t.Context(), cfg, topics...)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +35,7 @@ func producer(t *testing.T, cfg Config, topics ...string) *Producer {
 
 func consumer(t *testing.T, f *fake) *SimpleConsumer {
 	t.Helper()
-	c, err := NewSimpleConsumer(t.Context(), Config{Endpoint: f.serve(t)}, "g", time.Second, Subscription{Topic: "t", Tags: "a || b"})
+	c, err := NewSimpleConsumer(t.Context(), Config{Endpoint: f.serve(t), RequestTimeout: enough}, "g", time.Second, Subscription{Topic: "t", Tags: "a || b"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,11 @@ func TestWhoDoesNotAnswerIsPassedOver(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(routeEvery / 2):
-		t.Error("the route was not asked for again")
+		select {
+		case <-asked: // both came while the machine stood still
+		default:
+			t.Error("the route was not asked for again")
+		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 )
 
 // patience bounds waits of tests with real sockets; reaching it is a failure.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // site is a deployment with the sample's topology.
 type site struct {

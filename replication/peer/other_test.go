@@ -25,7 +25,7 @@ func TestOtherProtocolsAreHandedOnAfterTLS(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- l.Serve(ln) }()
 	dial := func(protocol string) (net.Conn, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		return DialOther(ctx, &TLS{Store: client, Authorize: allow}, ln.Addr().String(), server.Identity(), protocol, nil)
 	}
@@ -66,7 +66,7 @@ func TestUnknownProtocolsAreRefused(t *testing.T) {
 	}
 	served := make(chan error, 1)
 	go func() { served <- l.Serve(ln) }()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	_, err = DialOther(ctx, &TLS{Store: client, Authorize: allow}, ln.Addr().String(), server.Identity(), "other/1", nil)
 	var d *DialError

@@ -321,7 +321,7 @@ func TestA1_RunFollowsTheFiles(t *testing.T) {
 	go func() { done <- s.Run(ctx) }()
 	old := s.Certificate()
 	install(t, a, filepath.Dir(f.Cert), Request{Identity: broker("n"), Now: testTime})
-	limit := time.After(time.Minute)
+	limit := time.After(3 * time.Minute)
 	for s.Certificate() == old {
 		select {
 		case <-limit:
@@ -342,7 +342,7 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 	there, here := net.Pipe()
 	run := func(c *tls.Conn) error {
 		defer func() { _ = c.NetConn().Close() }() // a close alert would wait for a reader
-		if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		if err := c.SetDeadline(time.Now().Add(3 * time.Minute)); err != nil {
 			return err
 		}
 		if err := c.Handshake(); err != nil {

@@ -43,7 +43,7 @@ func TestConsulIsAskedWhereTheTopologySaysSo(t *testing.T) {
 	if own := member.ownGroups(); len(own) != 1 || own[0] != "g" {
 		t.Errorf("own groups %v", own)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if _, _, err := place.Renew(ctx, "g", coordinator.Standing{Node: "g-1", Fit: true}); !errors.Is(err, coordinator.KindNoQuorum) {
 		t.Errorf("renew at an address where nobody answers: %v", err)

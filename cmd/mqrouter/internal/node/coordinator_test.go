@@ -54,6 +54,7 @@ cities:
     routers: [{name: r, quic: "127.0.0.1:%d", peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d", wan: "127.0.0.1:%d"}]
     coordinator:
       driver: raft
+      lease: 30s
       voters: [co-1, co-2, co-3]
       nodes:
         - {name: co-1, peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d", admin: "127.0.0.1:%d"}
@@ -139,7 +140,7 @@ func (c *coordinated) client(t *testing.T, name zone.Node) *raft.Client {
 // stand, and returns its term.
 func (c *coordinated) master(t *testing.T, n zone.Node, members map[zone.Node]*raft.Client) coordinator.Term {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	seen := map[zone.Node]coordinator.Term{}
 	tick := time.NewTicker(50 * time.Millisecond)
@@ -179,7 +180,7 @@ func TestCoordinatorNodesElectAMasterAndOutliveOneOfThem(t *testing.T) {
 	}
 	checkMetrics(t, c)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if _, _, err := members["g-2"].Renew(ctx, "g", coordinator.Standing{Node: "g-1", Leads: 1}); !errors.Is(err, coordinator.KindRefused) {
 		t.Errorf("g-2 renews as g-1: %v", err)
