@@ -129,9 +129,10 @@ func scaled(d coordinator.Timing, lease time.Duration) coordinator.Timing {
 	if lease <= 0 {
 		return d
 	}
-	d.Renew = d.Renew * lease / d.Lease
-	d.Margin = d.Margin * lease / d.Lease
-	d.Settle = d.Settle * lease / d.Lease
+	by := float64(lease) / float64(d.Lease) // a product of two durations is no duration: beyond 23 s it overflows
+	for _, x := range []*time.Duration{&d.Renew, &d.Margin, &d.Settle} {
+		*x = time.Duration(float64(*x) * by)
+	}
 	d.Lease = lease
 	return d
 }

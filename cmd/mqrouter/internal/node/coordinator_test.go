@@ -19,6 +19,7 @@ import (
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/internal/freeport"
 	"github.com/mqrouter/mqrouter/replication/coordinator"
+	"github.com/mqrouter/mqrouter/replication/coordinator/consul"
 	"github.com/mqrouter/mqrouter/replication/coordinator/raft"
 	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
@@ -191,6 +192,19 @@ func TestCoordinatorNodesElectAMasterAndOutliveOneOfThem(t *testing.T) {
 	stops[string(members["g-1"].Leader())]()
 	if again := c.master(t, "g-1", members); again.Epoch < term.Epoch || again.Lineage == 0 {
 		t.Errorf("term %+v after the coordinator's leader is gone; was %+v", again, term)
+	}
+}
+
+// TestEveryLeaseOfATopologyIsOneThatACoordinatorTakes, from the shortest to the longest
+// that a topology may have.
+func TestEveryLeaseOfATopologyIsOneThatACoordinatorTakes(t *testing.T) {
+	for _, lease := range []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond, 10 * time.Second, 23 * time.Second, 30 * time.Second} {
+		for name, base := range map[string]coordinator.Timing{"raft": {}, "consul": consul.DefaultTiming()} {
+			d := scaled(base, lease)
+			if err := d.Validate(); err != nil || d.Lease != lease || d.Margin <= 0 || d.Settle <= 0 || d.Renew*3 > lease {
+				t.Errorf("%s, lease %s: %+v, %v", name, lease, d, err)
+			}
+		}
 	}
 }
 
