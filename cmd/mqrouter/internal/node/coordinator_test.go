@@ -55,7 +55,7 @@ cities:
     routers: [{name: r, quic: "127.0.0.1:%d", peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d", wan: "127.0.0.1:%d"}]
     coordinator:
       driver: raft
-      lease: 30s
+      lease: 10s
       voters: [co-1, co-2, co-3]
       nodes:
         - {name: co-1, peer: "127.0.0.1:%d", gossip: "127.0.0.1:%d", admin: "127.0.0.1:%d"}
