@@ -16,11 +16,11 @@ import (
 )
 
 // dial makes one attempt and tells the link's loop how it ended. One deadline
-// covers dial, TLS and greeting.
-func (m *Manager) dial(ctx context.Context, l *link, attempt uint64, extra int) {
+// covers dial, TLS and greeting. moved keeps to the peer's first address.
+func (m *Manager) dial(ctx context.Context, l *link, attempt uint64, extra int, moved bool) {
 	ctx, cancel := context.WithTimeout(ctx, m.o.Timing.Handshake)
 	defer cancel()
-	c, err := m.attempt(ctx, l, attempt, extra)
+	c, err := m.attempt(ctx, l, attempt, extra, moved)
 	if err != nil {
 		l.tell(message{ev: evFailed{attempt}, err: err})
 		return
@@ -30,7 +30,7 @@ func (m *Manager) dial(ctx context.Context, l *link, attempt uint64, extra int) 
 	}
 }
 
-func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra int) (*conn, error) {
+func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra int, moved bool) (*conn, error) {
 	peer := l.peer.Load()
 	fail := func(op string, err error) error {
 		var own *Error
@@ -40,7 +40,7 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra in
 		return &Error{Op: op, Peer: peer.Node, Class: l.key.Class, Code: codeOf(streamError(err)), Err: err}
 	}
 	to := peer.Addr
-	if peer.Alt != "" && attempt%2 == 0 { // the first is number 1
+	if peer.Alt != "" && attempt%2 == 0 && !moved { // the first is number 1
 		to = peer.Alt
 	}
 	addr, err := resolve(ctx, to)

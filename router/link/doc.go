@@ -13,7 +13,10 @@
 // state.go, pure) decides it. Of two connections that were made at about the
 // same time both ends keep the one that the lower node name dialled; the other
 // takes no new sessions and is closed when it has none. A connection of an
-// earlier start of the peer is closed as soon as the new start has greeted.
+// earlier start of the peer is closed as soon as the new start has greeted. When a
+// peer is said to have another address, it is dialled there beside the connection
+// that is up, a few times; what comes up takes that one's place, and the older one
+// is given up sooner when it is silent.
 //
 // A connection carries one control stream, opened by the dialler, and a
 // bidirectional stream for each session, opened by either end:

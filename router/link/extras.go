@@ -111,6 +111,14 @@ func (m *machine) extrasOf(incarnation uint64, out []effect) []effect {
 	return out
 }
 
+// leaveExtras has those that answer no more be replaced soon: the link's own one
+// has been replaced by one to another address of the peer.
+func (m *machine) leaveExtras() {
+	for i := range m.extras.conns {
+		m.extras.conns[i].left = true
+	}
+}
+
 // tickExtras dials what is missing and retires what is too much.
 func (m *machine) tickExtras(now time.Time, out []effect) []effect {
 	if m.usable() < 0 || m.wantedExtras() == 0 {

@@ -176,6 +176,10 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 			cancel()
 			delete(l.cancels, e.attempt)
 		}
+	case evMoved:
+		if c, p := l.current.Load(), l.peer.Load(); c != nil && c.qc.RemoteAddr().String() == p.Addr {
+			return // it is there already
+		}
 	case evFailed:
 		if cancel := l.cancels[e.attempt]; cancel != nil {
 			cancel()
@@ -246,13 +250,17 @@ func (l *link) carryOut(ctx context.Context, wg *sync.WaitGroup, effects []effec
 		case doDial:
 			attempt, cancel := context.WithCancel(ctx)
 			l.cancels[e.id] = cancel
-			wg.Go(func() { l.m.dial(attempt, l, e.id, 0) })
+			wg.Go(func() { l.m.dial(attempt, l, e.id, 0, false) })
+		case doMove:
+			attempt, cancel := context.WithCancel(ctx)
+			l.cancels[e.id] = cancel
+			wg.Go(func() { l.m.dial(attempt, l, e.id, 0, true) })
 		case doExtra:
 			attempt, cancel := context.WithCancel(ctx)
 			l.cancels[e.id] = cancel
 			l.extras++
 			number := int((l.extras-1)%maxExtraNumber) + 1
-			wg.Go(func() { l.m.dial(attempt, l, e.id, number) })
+			wg.Go(func() { l.m.dial(attempt, l, e.id, number, false) })
 		case doCancel:
 			if cancel := l.cancels[e.id]; cancel != nil {
 				cancel()

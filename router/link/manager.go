@@ -146,11 +146,13 @@ func (m *Manager) budgetOf(node zone.Node) *budget {
 
 // SetPeers tells which routers to have links with: those of the topology, at
 // the addresses that gossip knows better. A peer that is no longer named is not
-// dialled any more; a connection that it has is left to end by itself.
+// dialled any more; a connection that it has is left to end by itself. A peer with
+// another address than before is dialled there although its link is up; if it
+// answers, its sessions move over, else nothing happens to them.
 func (m *Manager) SetPeers(peers []Peer) {
 	type change struct {
 		l  *link
-		ev evWant
+		ev event
 	}
 	var changes []change
 	m.mu.Lock()
@@ -167,8 +169,11 @@ func (m *Manager) SetPeers(peers []Peer) {
 				continue
 			}
 			l.peer.Store(&p)
-			if !had {
+			switch {
+			case !had:
 				changes = append(changes, change{l, evWant{true}})
+			case old.Addr != p.Addr:
+				changes = append(changes, change{l, evMoved{}})
 			}
 		}
 	}

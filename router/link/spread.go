@@ -59,7 +59,8 @@ func (l *link) publishCarriers() {
 }
 
 // spread notes for each connection how many of this end's sessions would do
-// better on another: all of those on one that takes no new sessions, and what one
+// better on another: all of those on one that takes no new sessions (it is retired,
+// or its peer's address of before), and what one
 // has more than its share.
 func (l *link) spread() {
 	carriers := l.carriers.Load()
@@ -67,7 +68,7 @@ func (l *link) spread() {
 		own := l.current.Load()
 		for _, c := range l.conns {
 			c.toMove.Store(0)
-			if own != nil && c.extra && c != own {
+			if own != nil && c != own {
 				c.toMove.Store(c.opened.Load())
 			}
 		}

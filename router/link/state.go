@@ -80,6 +80,10 @@ func (t Timing) withDefaults() Timing {
 // defaults one that never answers is given up as its sixth successor starts.
 const maxAttempts = 6
 
+// maxMoves bounds the attempts at an address that the peer is said to have moved to
+// while its connection works: whoever says so may be wrong.
+const maxMoves = 4
+
 // maxConns bounds the connections of one link, those that wait to be idle
 // included: a peer cannot gather them by dialling again and again.
 const maxConns = 4
@@ -89,6 +93,7 @@ type event interface{ linkEvent() }
 
 type (
 	evTick      struct{}                 // time has passed
+	evMoved     struct{}                 // the peer has another address than the connection's
 	evWant      struct{ wanted bool }    // the peer joined or left the set of peers
 	evConnected struct{ attempt uint64 } // TLS is done
 	evFailed    struct{ attempt uint64 } // an attempt ended without a connection
@@ -105,6 +110,7 @@ type (
 )
 
 func (evTick) linkEvent()      {}
+func (evMoved) linkEvent()     {}
 func (evWant) linkEvent()      {}
 func (evConnected) linkEvent() {}
 func (evFailed) linkEvent()    {}
@@ -120,6 +126,7 @@ type effectKind uint8
 
 const (
 	doDial    effectKind = iota + 1 // start the attempt id
+	doMove                          // start the attempt id, at the peer's first address
 	doCancel                        // give up the attempt id
 	doProbe                         // send a probe on connection id
 	doSilent                        // close connection id: it does not answer
@@ -150,7 +157,8 @@ type connState struct {
 	unanswered  int       // probes sent since heard
 	retired     time.Time // zero: not retiring
 	draining    bool
-	takes       int // extra connections that the peer takes
+	left        bool // the peers talk over another connection: silence tells sooner
+	takes       int  // extra connections that the peer takes
 }
 
 // usable reports whether the connection takes new sessions.
@@ -168,6 +176,7 @@ type machine struct {
 	failing    time.Time // since when there is no usable connection
 	nextDial   time.Time
 	lastID     uint64
+	moves      int // attempts left at the peer's new address while there is a connection
 	attempts   []attemptState
 	conns      []connState
 	state      State
@@ -189,6 +198,10 @@ func (m *machine) step(now time.Time, ev event) []effect {
 	switch e := ev.(type) {
 	case evWant:
 		m.want(now, e.wanted)
+	case evMoved:
+		if m.usable() >= 0 {
+			m.moves, m.nextDial = maxMoves, now
+		}
 	case evConnected:
 		if i := m.attempt(e.attempt); i >= 0 {
 			m.attempts[i].connected = now
@@ -265,7 +278,7 @@ func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
 			out = append(out, effect{doCancel, a.id})
 		}
 	}
-	m.attempts = m.attempts[:0]
+	m.attempts, m.moves = m.attempts[:0], 0
 	if m.wasUp && m.usable() < 0 {
 		m.reconnects++
 	}
@@ -281,6 +294,10 @@ func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
 			c.retired = now
 		default:
 			o.retired = now
+			// No double of the beginning: one end has left the older one for a reason.
+			if o.left = c.since.Sub(o.since) >= m.timing.RedAfter; o.left {
+				m.leaveExtras()
+			}
 		}
 	}
 	m.conns = append(m.conns, c)
@@ -336,18 +353,29 @@ func (m *machine) tick(now time.Time, out []effect) []effect {
 	out = m.probe(now, &m.conns, out)
 	out = m.probe(now, &m.extras.conns, out)
 	out = m.tickExtras(now, out)
-	if !m.wanted || m.closing || len(m.conns) > 0 {
+	if !m.dials() {
 		return out
 	}
 	if len(m.attempts) < maxAttempts && !now.Before(m.nextDial) {
 		m.lastID++
 		m.attempts = append(m.attempts, attemptState{id: m.lastID})
-		out = append(out, effect{doDial, m.lastID})
+		kind := doDial
+		if len(m.conns) > 0 {
+			kind = doMove
+			m.moves--
+		}
+		out = append(out, effect{kind, m.lastID})
 		// An attempt whose packets were lost waits ever longer before it repeats
 		// them; a fresh one beside it finds a healed path at once.
 		m.nextDial = now.Add(m.timing.Redial)
 	}
 	return out
+}
+
+// dials reports whether the link is being dialled: it has no connection, or one to
+// an address that the peer has left, as somebody says.
+func (m *machine) dials() bool {
+	return m.wanted && !m.closing && (len(m.conns) == 0 || m.moves > 0)
 }
 
 // probe probes the connections that are due and ends those that are silent.
@@ -371,6 +399,9 @@ func (m *machine) probe(now time.Time, conns *[]connState, out []effect) []effec
 
 // silent reports whether the connection has had its chance to answer.
 func (m *machine) silent(c *connState, now time.Time) bool {
+	if c.left {
+		return c.unanswered >= m.timing.Unanswered-1 && now.Sub(c.heard) >= m.timing.RedAfter/2
+	}
 	return c.unanswered >= m.timing.Unanswered && now.Sub(c.heard) >= m.timing.RedAfter
 }
 
@@ -413,7 +444,10 @@ func (m *machine) deadline() time.Time {
 		for i := range conns {
 			c := &conns[i]
 			sooner(c.nextProbe)
-			if c.unanswered >= m.timing.Unanswered {
+			switch {
+			case c.left && c.unanswered >= m.timing.Unanswered-1:
+				sooner(c.heard.Add(m.timing.RedAfter / 2))
+			case c.unanswered >= m.timing.Unanswered:
 				sooner(c.heard.Add(m.timing.RedAfter))
 			}
 		}
@@ -421,7 +455,7 @@ func (m *machine) deadline() time.Time {
 	if m.missingExtras() > 0 {
 		sooner(m.extras.next)
 	}
-	if m.wanted && !m.closing && len(m.conns) == 0 {
+	if m.dials() {
 		if len(m.attempts) < maxAttempts {
 			sooner(m.nextDial)
 		}

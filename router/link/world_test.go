@@ -128,6 +128,7 @@ type world struct {
 	wg    sync.WaitGroup
 	ends  []func()
 	all   []*node
+	links []*simnet.SimulatedLink // of all's sockets
 }
 
 func newWorld(t *testing.T, oneWay time.Duration) *world {
@@ -153,6 +154,7 @@ func (w *world) socket() *simnet.SimConn {
 	l := &simnet.SimulatedLink{Latency: w.delay, UploadPacket: w.net}
 	c := simnet.NewBlockingSimConn(addr, l)
 	w.net.AddNode(addr, l)
+	w.links = append(w.links, l)
 	l.Start()
 	w.ends = append(w.ends, func() {
 		_ = c.Close()
