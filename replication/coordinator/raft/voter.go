@@ -37,6 +37,13 @@ const (
 // of a broker group together stay under 3 s.
 const DefaultBeat = 300 * time.Millisecond
 
+// BeatFor is the Beat that goes with a lease: who gives masters a longer one, since the
+// machines pause or the network does, needs voters that are as patient. A shorter lease
+// does not make them hastier.
+func BeatFor(lease time.Duration) time.Duration {
+	return max(DefaultBeat, lease/5)
+}
+
 const (
 	// retryTime is how long a voter waits whose store or quorum cannot be used.
 	retryTime = time.Second
@@ -64,7 +71,7 @@ type Options struct {
 	// group is ever left with one.
 	Alone  func(zone.Group) (zone.Node, bool)
 	Timing coordinator.Timing
-	Beat   time.Duration // 0 = DefaultBeat
+	Beat   time.Duration // 0 = BeatFor the lease
 	Logger *slog.Logger  // nil discards
 	Meter  metric.Meter  // nil measures nothing
 }
@@ -113,7 +120,7 @@ func NewVoter(o Options) (*Voter, error) {
 	}
 	o.Timing = o.Timing.WithDefaults()
 	if o.Beat == 0 {
-		o.Beat = DefaultBeat
+		o.Beat = BeatFor(o.Timing.Lease)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -238,7 +245,7 @@ func (v *Voter) config(id raft.ServerID, notify chan<- bool) *raft.Config {
 	c.LocalID = id
 	c.HeartbeatTimeout, c.ElectionTimeout = v.o.Beat, v.o.Beat
 	c.LeaderLeaseTimeout = v.o.Beat * 3 / 4
-	c.CommitTimeout = v.o.Beat / 8
+	c.CommitTimeout = min(v.o.Beat, DefaultBeat) / 8 // how late followers learn of a decision: not a matter of patience
 	c.SnapshotThreshold, c.SnapshotInterval, c.TrailingLogs = 1024, 30*time.Second, trailing
 	c.ShutdownOnRemove = false // the voter looks for itself, and says why it is out
 	c.NotifyCh = notify
