@@ -34,6 +34,7 @@ const compactSeeds = 12
 // away, and in whatever order their versions came, the city's cache ends as one
 // that saw them all, although it was sent fewer.
 func TestCompactedHistoryEndsAlike(t *testing.T) {
+	t.Parallel()
 	if *seed != 0 {
 		synctest.Test(t, func(t *testing.T) { compareHistories(t, *seed) })
 		return

@@ -169,6 +169,7 @@ func (c *coordinated) master(t *testing.T, n zone.Node, members map[zone.Node]*r
 }
 
 func TestCoordinatorNodesElectAMasterAndOutliveOneOfThem(t *testing.T) {
+	t.Parallel()
 	c := newCoordinated(t)
 	stops := map[string]func(){}
 	for _, name := range []string{"co-1", "co-2", "co-3"} {

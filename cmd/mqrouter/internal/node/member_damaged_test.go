@@ -16,6 +16,7 @@ import (
 // A node whose disk cannot be read any more, or whose received store is damaged before it
 // was put in place, becomes a copy of the master's: what cannot be read is kept aside.
 func TestAStoreThatCannotBeReadMakesWay(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	a, b, d := c.member(t, "g-1"), c.member(t, "g-2"), c.member(t, "g-3")
 	c.publishThrough(t, "g-1", "safe", 1) // all three are in sync

@@ -19,6 +19,7 @@ import (
 // each new master and passes clients on to it. It does not lead while a member in sync
 // answers, whatever loss an operator allows.
 func TestADivergedMemberListens(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	nodes := map[zone.Node]*running{}
 	for _, name := range []zone.Node{"g-1", "g-2", "g-3"} {

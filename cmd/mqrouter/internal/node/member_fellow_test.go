@@ -19,6 +19,7 @@ import (
 // with a word of its own, and serves what came with TLS. The master knows the member by
 // its certificate, and what it passes on while it becomes the master itself is served.
 func TestAMasterHearsFromItsFellowsHowClientsCame(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	nodes := map[zone.Node]*running{}
 	for _, name := range []zone.Node{"g-1", "g-2", "g-3"} {

@@ -179,6 +179,7 @@ func inSync(t *testing.T, m *running, n int) {
 // back to one node: whatever was acknowledged in any of these times is in the log that
 // is left, and that one does not begin alone before somebody has said so.
 func TestAGroupGrowsToThreeNodesAndBackUnderLoad(t *testing.T) {
+	t.Parallel()
 	g := newGrowing(t)
 	all := g.top
 	g.roll(t, g.one)

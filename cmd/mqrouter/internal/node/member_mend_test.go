@@ -36,6 +36,7 @@ func content(t *testing.T, file string) []byte {
 // A segment that has rotten on a replica's disk, and one on the master's, are found and
 // made anew from another node while the group goes on; nobody is elected for that.
 func TestARottenSegmentIsMadeAnewFromAnotherNode(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	limits := broker.Limits{SegmentBytes: 4 << 10, ScrubFirst: 20 * time.Millisecond, ScrubEvery: 20 * time.Millisecond, TrimEvery: time.Hour}
 	a, b, d := c.memberOn(t, "g-1", true, limits, nil), c.memberOn(t, "g-2", true, limits, nil), c.memberOn(t, "g-3", true, limits, nil)

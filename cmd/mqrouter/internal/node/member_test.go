@@ -96,6 +96,7 @@ func (c *coordinated) broker(t *testing.T, name zone.Node) (stop func()) {
 // was master, publishes go on through the two that are left, and the third is in sync
 // again soon.
 func TestEveryNodeOfAGroupTakesPublishesWhoeverIsMaster(t *testing.T) {
+	t.Parallel()
 	c := newTrio(t)
 	names := []zone.Node{"g-1", "g-2", "g-3"}
 	stops := map[zone.Node]func(){}
