@@ -98,6 +98,14 @@ func TestVoterWithANewDiskTakesItsOwnPlaceAndVotesOnlyThen(t *testing.T) {
 	// has forgotten what it promised.
 	third := slices.DeleteFunc(c.voters(), func(n zone.Node) bool { return n == leader || n == lost })[0]
 	c.stop(leader)
+	// The leader hands over when it stops: for a moment the third one leads, and would take
+	// it in.
+	until(t, "the third one does not lead by itself", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		s := c.up[third].v.Status()
+		return s.State != StateLeader && s.Leader == ""
+	})
 	fresh := c.start(lost)
 	until(t, "the voter with a new disk waits", func() bool {
 		s := fresh.Status()
