@@ -18,6 +18,17 @@ import (
 // settled makes n1 the master of the suite's group, as far as terms go.
 func settled(t *testing.T, c *cluster) coordinator.Term {
 	t.Helper()
+	// Two are a quorum without the last one, which may still be about to begin.
+	until(t, "all voters take part", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, u := range c.up {
+			if s := u.v.Status().State; s != StateFollower && s != StateLeader {
+				return false
+			}
+		}
+		return true
+	})
 	var term coordinator.Term
 	until(t, "a first master", func() bool {
 		for _, n := range conformance.Nodes {
