@@ -47,6 +47,9 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra in
 	if err != nil {
 		return nil, fail("dial", err)
 	}
+	if moved && l.isAt(addr.String()) { // it was said to be elsewhere, and is not any more
+		return nil, fail("dial", refused(wire.CodeSuperseded, "the connection leads to %s already", addr))
+	}
 	qc, err := m.transport.Dial(ctx, addr, m.tlsConfig(peer), m.quicConfig())
 	if err != nil {
 		return nil, fail("dial", err)

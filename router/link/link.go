@@ -177,9 +177,8 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 			delete(l.cancels, e.attempt)
 		}
 	case evMoved:
-		if c, p := l.current.Load(), l.peer.Load(); c != nil && c.qc.RemoteAddr().String() == p.Addr {
-			return // it is there already
-		}
+		e.back = l.isAt(l.peer.Load().Addr)
+		msg.ev = e
 	case evFailed:
 		if cancel := l.cancels[e.attempt]; cancel != nil {
 			cancel()
@@ -204,6 +203,12 @@ func (l *link) handle(ctx context.Context, wg *sync.WaitGroup, msg message) {
 		l.carryOut(ctx, wg, l.machine.step(now, evIdle{id}))
 	}
 	l.publish()
+}
+
+// isAt reports whether the link's connection leads to an address already.
+func (l *link) isAt(addr string) bool {
+	c := l.current.Load()
+	return c != nil && c.qc.RemoteAddr().String() == addr
 }
 
 // adopt starts serving a greeted connection.

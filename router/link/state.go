@@ -93,7 +93,7 @@ type event interface{ linkEvent() }
 
 type (
 	evTick      struct{}                 // time has passed
-	evMoved     struct{}                 // the peer has another address than the connection's
+	evMoved     struct{ back bool }      // the peer has another address than before; back: that of the connection
 	evWant      struct{ wanted bool }    // the peer joined or left the set of peers
 	evConnected struct{ attempt uint64 } // TLS is done
 	evFailed    struct{ attempt uint64 } // an attempt ended without a connection
@@ -199,7 +199,11 @@ func (m *machine) step(now time.Time, ev event) []effect {
 	case evWant:
 		m.want(now, e.wanted)
 	case evMoved:
-		if m.usable() >= 0 {
+		switch {
+		case m.usable() < 0:
+		case e.back: // whoever said that it had left was wrong
+			out = m.stopDialling(0, out)
+		default:
 			m.moves, m.nextDial = maxMoves, now
 		}
 	case evConnected:
@@ -267,18 +271,24 @@ func (m *machine) want(now time.Time, wanted bool) {
 	m.wanted = wanted
 }
 
+// stopDialling gives up all attempts but the one that has succeeded; 0 = all.
+func (m *machine) stopDialling(but uint64, out []effect) []effect {
+	for _, a := range m.attempts {
+		if a.id != but {
+			out = append(out, effect{doCancel, a.id})
+		}
+	}
+	m.attempts, m.moves = m.attempts[:0], 0
+	return out
+}
+
 // up registers a greeted connection and retires what it makes superfluous.
 func (m *machine) up(now time.Time, e evUp, out []effect) []effect {
 	c := connState{
 		id: e.conn, ours: e.attempt != 0, incarnation: e.incarnation,
 		since: now, heard: now, nextProbe: now, takes: e.takes,
 	}
-	for _, a := range m.attempts {
-		if a.id != e.attempt {
-			out = append(out, effect{doCancel, a.id})
-		}
-	}
-	m.attempts, m.moves = m.attempts[:0], 0
+	out = m.stopDialling(e.attempt, out)
 	if m.wasUp && m.usable() < 0 {
 		m.reconnects++
 	}
