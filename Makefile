@@ -15,8 +15,8 @@ test: needs lint generate-check unit fuzz-short e2e ## everything that a change 
 unit: ## every package's tests, with the race detector, shuffled
 	deploy/test/unit.sh -race -shuffle=on -timeout 15m $$(go list ./... | grep -v /cmd/mqrouter/internal/e2e)
 	go test -count=1 -timeout 10m ./replication/flow -seeds 300 # the race detector runs fewer
-	go test -count=1 -timeout 10m ./replication/ship -seeds 150 -mutant-seeds 60 # likewise, and no broken rules
-	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/sim -seeds 150 # likewise, and fewer tests
+	go test -count=1 -timeout 10m ./replication/ship -seeds 80 -mutant-seeds 60 # likewise, and no broken rules
+	go test -count=1 -timeout 20m ./cmd/mqrouter/internal/sim -seeds 80 # likewise, and fewer tests
 	go test -count=1 -timeout 10m ./router -run TestPathsSurviveFaults -seeds 20 # likewise
 
 e2e: needs ## real processes, official clients, Redis, and the README's commands
