@@ -30,39 +30,47 @@ func (c cuttable) WriteTo(p []byte, to net.Addr) (int, error) {
 	return c.PacketConn.WriteTo(p, to)
 }
 
-// TestRealSocketsHealAfterACut cuts a link over loopback until both ends have
-// given it up, and heals it: traffic is back, which the log says how soon.
-func TestRealSocketsHealAfterACut(t *testing.T) {
-	ca, cut := newAuthority(t), new(atomic.Bool)
+// pairOverSockets runs two nodes, a and b, on sockets of their own that wrap may change, until
+// the test ends.
+func pairOverSockets(t *testing.T, at [2]string, wrap func(zone.Node, net.PacketConn) net.PacketConn) (a, b *node) {
+	t.Helper()
+	ca := newAuthority(t)
 	var nodes [2]*node
 	for i, name := range []zone.Node{"a", "b"} {
-		sock, err := net.ListenPacket("udp4", "127.0.0.1:0")
+		sock, err := net.ListenPacket("udp4", at[i])
 		if err != nil {
 			t.Fatal(err)
 		}
 		city := zone.City("city-" + name)
 		conf := ca.issue(t, peer.Identity{Deployment: testDeployment, City: city, Role: zone.RoleRouter, Name: name})
 		m, err := New(Options{
-			Deployment: testDeployment, City: city, Node: name, Incarnation: 1, PacketConn: cuttable{sock, cut},
+			Deployment: testDeployment, City: city, Node: name, Incarnation: 1, PacketConn: wrap(name, sock),
 			TLS: func(*Peer) *tls.Config { return conf }, Identify: identify, Handle: echo,
 			Classes: []zone.Class{zone.ClassBulk}, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancel(context.Background())
 		n := &node{Manager: m, done: make(chan error, 1), peer: Peer{Node: name, City: city, Addr: sock.LocalAddr().String()}}
 		go func() { n.done <- m.Run(ctx) }()
-		defer func() {
+		t.Cleanup(func() {
 			cancel()
 			if err := <-n.done; err != nil {
 				t.Errorf("%s: Run: %v", name, err)
 			}
 			_ = sock.Close()
-		}()
+		})
 		nodes[i] = n
 	}
-	a, b := nodes[0], nodes[1]
+	return nodes[0], nodes[1]
+}
+
+// TestRealSocketsHealAfterACut cuts a link over loopback until both ends have
+// given it up, and heals it: traffic is back, which the log says how soon.
+func TestRealSocketsHealAfterACut(t *testing.T) {
+	cut := new(atomic.Bool)
+	a, b := pairOverSockets(t, [2]string{"127.0.0.1:0", "127.0.0.1:0"}, func(_ zone.Node, sock net.PacketConn) net.PacketConn { return cuttable{sock, cut} })
 	a.SetPeers([]Peer{b.peer})
 	b.SetPeers([]Peer{a.peer})
 	eventually(t, "link", func() bool { return bulkUp(a, "b") && bulkUp(b, "a") && answers(t, a) })

@@ -1,9 +1,6 @@
 package link
 
 import (
-	"context"
-	"crypto/tls"
-	"log/slog"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -13,7 +10,6 @@ import (
 
 	"github.com/quic-go/quic-go/testutils/simnet"
 
-	"github.com/mqrouter/mqrouter/replication/peer"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -91,40 +87,13 @@ func TestRealSocketsFollowAnAddress(t *testing.T) {
 	} else {
 		_ = c.Close()
 	}
-	ca, gone := newAuthority(t), new(atomic.Bool)
-	var nodes [2]*node
-	for i, name := range []zone.Node{"a", "b"} {
-		sock, err := net.ListenPacket("udp4", []string{"127.0.0.1:0", "0.0.0.0:0"}[i])
-		if err != nil {
-			t.Fatal(err)
+	gone := new(atomic.Bool)
+	a, b := pairOverSockets(t, [2]string{"127.0.0.1:0", "0.0.0.0:0"}, func(name zone.Node, sock net.PacketConn) net.PacketConn {
+		if name == "a" {
+			return addressGone{sock, "127.0.0.2:", gone}
 		}
-		city := zone.City("city-" + name)
-		conf := ca.issue(t, peer.Identity{Deployment: testDeployment, City: city, Role: zone.RoleRouter, Name: name})
-		use := sock
-		if i == 0 {
-			use = addressGone{sock, "127.0.0.2:", gone}
-		}
-		m, err := New(Options{
-			Deployment: testDeployment, City: city, Node: name, Incarnation: 1, PacketConn: use,
-			TLS: func(*Peer) *tls.Config { return conf }, Identify: identify, Handle: echo,
-			Classes: []zone.Class{zone.ClassBulk}, Logger: slog.New(slog.DiscardHandler),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		n := &node{Manager: m, done: make(chan error, 1), peer: Peer{Node: name, City: city, Addr: sock.LocalAddr().String()}}
-		go func() { n.done <- m.Run(ctx) }()
-		defer func() {
-			cancel()
-			if err := <-n.done; err != nil {
-				t.Errorf("%s: Run: %v", name, err)
-			}
-			_ = sock.Close()
-		}()
-		nodes[i] = n
-	}
-	a, b := nodes[0], nodes[1]
+		return sock
+	})
 	_, port, _ := net.SplitHostPort(b.peer.Addr)
 	to := b.peer
 	to.Addr = "127.0.0.2:" + port
