@@ -73,7 +73,7 @@ bench: ## the figures of the README's table
 	deploy/test/bench.sh
 
 wan: ## what links carry over emulated long paths, beside the kernel's TCP; needs root, says so without
-	MQROUTER_WAN=1 go test -count=1 -timeout 8h -v -run '^TestWAN$$' ./router/link
+	MQROUTER_WAN=1 go test -count=1 -timeout 8h -v -run '^TestWAN' ./router/link
 
 clean:
 	rm -rf bin mqrouter-dev mqrouter-replicas .cache

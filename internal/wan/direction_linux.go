@@ -100,6 +100,7 @@ func (d *direction) accept(now time.Time, b []byte) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.shaper.handed.Add(1)
 	first := 0
 	var due time.Time
 	for i := range p.segments {

@@ -15,7 +15,10 @@
 // Packets of up to 64 KiB that the kernel leaves to the device to cut (TCP and UDP
 // segmentation offload) are judged segment by segment, as if they had been cut, and
 // what remains goes on in runs that are as long as possible: losses are those of
-// real packets, at the price of large ones.
+// real packets, at the price of large ones, which is what hosts pay whose network
+// cards cut and join packets. Options.Single has every packet come on its own
+// instead: dearer for TCP and UDP alike, and a run does not arrive at once when its
+// last packet is due, which matters at a slow bottleneck.
 //
 // # Goroutines
 //

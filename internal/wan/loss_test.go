@@ -83,6 +83,13 @@ func TestBottleneckPassesItsRateAndDropsTheRest(t *testing.T) {
 	if st := s.stats(); st.Packets != 2000 || st.Overflowed != uint64(2000-passed) || passed < 1040 || passed > 1060 {
 		t.Errorf("%d packets passed, want a second of the rate and the queue; %+v", passed, st)
 	}
+	end := start.Add(time.Second)
+	if q := s.queue(end); q < 45*time.Millisecond || q > 55*time.Millisecond {
+		t.Errorf("%v wait, want the 50 ms of a full queue", q)
+	}
+	if q := s.queue(end.Add(time.Second)); q != 0 {
+		t.Errorf("%v wait when all has passed", q)
+	}
 	s.set(Path{Delay: time.Millisecond}, 1)
 	if due, ok := s.admit(start, 1000); !ok || due != start.Add(time.Millisecond) {
 		t.Errorf("without a rate: %v, %v", due, ok)

@@ -43,16 +43,24 @@ type Site struct {
 // Addr returns the site's address.
 func (s *Site) Addr() netip.Addr { return s.addr }
 
-// Open makes two sites, with a path that does nothing to packets yet. The seed
-// decides all losses. Close it.
-func Open(seed uint64) (*Net, error) {
-	n := &Net{seed: seed}
+// Options tells what a Net is.
+type Options struct {
+	Seed uint64 // decides all losses
+	// Single has the kernel hand over and take each packet on its own, as large as
+	// the path lets it be: TCP and UDP are cut before they come to the device, and
+	// both sites pay for every packet. False leaves cutting to the device.
+	Single bool
+}
+
+// Open makes two sites, with a path that does nothing to packets yet. Close it.
+func Open(o Options) (*Net, error) {
+	n := &Net{seed: o.Seed}
 	var err error
 	if n.stop, err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
 		return nil, err
 	}
 	for i := range n.sites {
-		if n.sites[i], err = newSite(netip.AddrFrom4([4]byte{10, 77, byte(i + 1), 1})); err != nil {
+		if n.sites[i], err = newSite(netip.AddrFrom4([4]byte{10, 77, byte(i + 1), 1}), o.Single); err != nil {
 			n.closeFiles()
 			return nil, err
 		}
@@ -93,6 +101,15 @@ func (n *Net) Set(p Path) {
 
 // Stats returns what site i has sent since the start.
 func (n *Net) Stats(i int) Stats { return n.dirs[i].shaper.stats() }
+
+// Queue returns how long what site i sends now waits in front of the bottleneck; 0
+// on a path without.
+func (n *Net) Queue(i int) time.Duration {
+	d := n.dirs[i]
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.shaper.queue(time.Now())
+}
 
 // Used returns the processor time that the emulation has taken. What the kernel does
 // for a packet when it is put into a device counts as well: most of TCP's receiving.
@@ -151,7 +168,7 @@ func onThread(fn func() error) error {
 }
 
 // newSite makes a namespace and a device in it.
-func newSite(addr netip.Addr) (*Site, error) {
+func newSite(addr netip.Addr, single bool) (*Site, error) {
 	s := &Site{addr: addr, space: -1, device: -1}
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -161,7 +178,7 @@ func newSite(addr netip.Addr) (*Site, error) {
 		if s.space, err = unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 			return err
 		}
-		if s.device, err = newDevice("wan0"); err != nil {
+		if s.device, err = newDevice("wan0", single); err != nil {
 			return err
 		}
 		return configure("wan0", addr)
@@ -190,8 +207,9 @@ const (
 	leaveUDP       = 0x60 // TUN_F_USO4 and TUN_F_USO6, which the kernel wants together
 )
 
-// newDevice makes a TUN device in this thread's namespace.
-func newDevice(name string) (int, error) {
+// newDevice makes a TUN device in this thread's namespace, which cuts packets unless
+// they come single.
+func newDevice(name string, single bool) (int, error) {
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return -1, permitted("open /dev/net/tun", err)
@@ -205,14 +223,23 @@ func newDevice(name string) (int, error) {
 		_ = unix.Close(fd)
 		return -1, permitted("make a device", err)
 	}
-	// Before Linux 6.2 UDP cannot be left uncut.
-	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, leaveChecksums|leaveTCP4|leaveECN|leaveUDP) != nil {
-		if err := unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, leaveChecksums|leaveTCP4|leaveECN); err != nil {
-			_ = unix.Close(fd)
-			return -1, fmt.Errorf("wan: offload of the device: %w", err)
-		}
+	if err := offload(fd, single); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("wan: offload of the device: %w", err)
 	}
 	return fd, nil
+}
+
+// offload says what the kernel leaves to a device.
+func offload(fd int, single bool) error {
+	if single {
+		return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, leaveChecksums)
+	}
+	if unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, leaveChecksums|leaveTCP4|leaveECN|leaveUDP) == nil {
+		return nil
+	}
+	// Before Linux 6.2 UDP cannot be left uncut.
+	return unix.IoctlSetInt(fd, unix.TUNSETOFFLOAD, leaveChecksums|leaveTCP4|leaveECN)
 }
 
 // queueLength is how many packets wait for the reading thread: what a window of

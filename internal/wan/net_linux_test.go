@@ -11,9 +11,9 @@ import (
 )
 
 // open makes a network or skips the test, saying why.
-func open(t *testing.T) *Net {
+func open(t *testing.T, single bool) *Net {
 	t.Helper()
-	n, err := Open(1)
+	n, err := Open(Options{Seed: 1, Single: single})
 	// A machine of the CI may have anything; a person's that permits it should work.
 	if errors.Is(err, ErrNotPermitted) || err != nil && os.Getenv("CI") == "true" {
 		t.Skipf("skipped: %v", err)
@@ -27,7 +27,13 @@ func open(t *testing.T) *Net {
 // TestPathCarriesUDPAndTCPWithItsDelayAndLoss sends both over a path: datagrams
 // arrive after the delay but for those that are lost, and a TCP stream comes whole.
 func TestPathCarriesUDPAndTCPWithItsDelayAndLoss(t *testing.T) {
-	n := open(t)
+	for _, single := range []bool{false, true} {
+		carries(t, single)
+	}
+}
+
+func carries(t *testing.T, single bool) {
+	n := open(t, single)
 	defer func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
@@ -36,7 +42,11 @@ func TestPathCarriesUDPAndTCPWithItsDelayAndLoss(t *testing.T) {
 	n.Set(Path{Delay: 10 * time.Millisecond, Loss: Random(0.1)})
 	udp(t, n)
 	n.Set(Path{Delay: time.Millisecond, Loss: Random(0.02), Rate: 50_000_000})
+	before := n.Stats(0)
 	stream(t, n)
+	if st := n.Stats(0).Sub(before); single != (st.Handed == st.Packets) {
+		t.Errorf("%+v of a stream, want packets handed over one by one: %v", st, single)
+	}
 	if n.Used() == 0 {
 		t.Error("the emulation took no time")
 	}

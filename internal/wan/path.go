@@ -21,11 +21,12 @@ type Stats struct {
 	Packets, Bytes uint64 // sent, those that did not arrive included
 	Lost           uint64 // by Path.Loss
 	Overflowed     uint64 // packets that found the bottleneck's queue or the emulator full
+	Handed         uint64 // times that the device handed packets over, one or several uncut
 }
 
 // Sub returns what was counted since before.
 func (s Stats) Sub(before Stats) Stats {
-	return Stats{s.Packets - before.Packets, s.Bytes - before.Bytes, s.Lost - before.Lost, s.Overflowed - before.Overflowed}
+	return Stats{s.Packets - before.Packets, s.Bytes - before.Bytes, s.Lost - before.Lost, s.Overflowed - before.Overflowed, s.Handed - before.Handed}
 }
 
 // shaper decides for each packet of a direction when it arrives. It is pure; its
@@ -35,7 +36,7 @@ type shaper struct {
 	loss Loss
 	free time.Time // when the bottleneck has passed what it has
 
-	packets, bytes, lost, overflowed atomic.Uint64 // read by anybody
+	packets, bytes, lost, overflowed, handed atomic.Uint64 // read by anybody
 }
 
 // set changes the path; what is on its way stays there.
@@ -73,6 +74,9 @@ func (s *shaper) admit(now time.Time, size int) (time.Time, bool) {
 	return s.free.Add(s.path.Delay), true
 }
 
+// queue returns how long the bottleneck takes for what waits in front of it.
+func (s *shaper) queue(now time.Time) time.Duration { return max(s.free.Sub(now), 0) }
+
 func (s *shaper) stats() Stats {
-	return Stats{s.packets.Load(), s.bytes.Load(), s.lost.Load(), s.overflowed.Load()}
+	return Stats{s.packets.Load(), s.bytes.Load(), s.lost.Load(), s.overflowed.Load(), s.handed.Load()}
 }

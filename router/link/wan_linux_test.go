@@ -27,6 +27,14 @@ import (
 //	MQROUTER_WAN_CONNECTIONS  limit of connections of the links that have several (4)
 //	MQROUTER_WAN_RATE         MB/s of the bottleneck, with a queue of 100 ms; 0 = none (0)
 //	MQROUTER_WAN_ONLY         part of the path's name; empty = all
+//	MQROUTER_WAN_BY           part of the row's name; empty = all
+//	MQROUTER_WAN_OFFLOAD      1: devices cut packets; 0: the kernel does, one by one (1)
+//
+// Cutting is left to the devices by default since the hosts of a real path have
+// network cards that do so: what a packet costs a host is part of what is compared,
+// while the path itself judges every packet on its own either way.
+//
+// and those of TestWANShares.
 const wanVariable = "MQROUTER_WAN"
 
 // wanPath is a path of the tables, the same in both directions.
@@ -46,15 +54,21 @@ var wanPaths = []wanPath{
 type wanKind struct {
 	name       string
 	congestion string // of the kernel's TCP; empty = a link
+	window     int    // bytes that TCP's buffers are made for; 0 = the kernel's own choice
 	parallel   int    // limit of a link's connections
 	correction *fec.Options
 }
+
+// largeWindow is what a path of 100 ms and 300 MB/s holds: it bounds no row.
+const largeWindow = 32 << 20
 
 func wanKinds(parallel int) []wanKind {
 	several := strconv.Itoa(parallel) + " connections"
 	return []wanKind{
 		{name: "TCP, CUBIC", congestion: "cubic"},
 		{name: "TCP, BBR", congestion: "bbr"},
+		{name: "TCP, CUBIC, large windows", congestion: "cubic", window: largeWindow},
+		{name: "TCP, BBR, large windows", congestion: "bbr", window: largeWindow},
 		{name: "link, 1 connection", parallel: 1},
 		{name: "link, " + several, parallel: parallel},
 		{name: "link, 1 connection, corrected", parallel: 1, correction: &fec.Options{}},
@@ -81,10 +95,23 @@ func wanNumber(t *testing.T, name string, def int) int {
 	return n
 }
 
+// wanSwitch reads a 0 or 1 from the environment.
+func wanSwitch(t *testing.T, name string, def bool) bool {
+	switch text := os.Getenv(wanVariable + "_" + name); text {
+	case "":
+		return def
+	case "0", "1":
+		return text == "1"
+	default:
+		t.Fatalf("%s_%s=%q: write 0 or 1", wanVariable, name, text)
+		return false
+	}
+}
+
 // openWAN makes the emulated path, or skips the test and says why.
-func openWAN(t *testing.T) *wan.Net {
+func openWAN(t *testing.T, single bool) *wan.Net {
 	t.Helper()
-	n, err := wan.Open(1)
+	n, err := wan.Open(wan.Options{Seed: 1, Single: single})
 	// A machine of the CI may have anything; a person's that permits it should work.
 	if errors.Is(err, wan.ErrNotPermitted) || err != nil && os.Getenv("CI") == "true" {
 		t.Skipf("skipped: %v", err)
@@ -111,11 +138,12 @@ func TestWAN(t *testing.T) {
 		warm: time.Duration(wanNumber(t, "WARM", 8)) * time.Second, long: time.Duration(wanNumber(t, "SECONDS", 20)) * time.Second,
 		runs: wanNumber(t, "RUNS", 5),
 	}
-	net, paths := openWAN(t), chosenPaths(t)
-	kinds := wanKinds(wanNumber(t, "CONNECTIONS", 4))
-	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Printf("%d processors, %s, load %s at the start, %s; medians of %d runs of %v after %v\n",
-		runtime.NumCPU(), kernel(), strings.TrimSpace(string(load)), runtime.Version(), plan.runs, plan.long, plan.warm)
+	single := !wanSwitch(t, "OFFLOAD", true)
+	net, paths := openWAN(t, single), chosenPaths(t)
+	kinds := slices.DeleteFunc(wanKinds(wanNumber(t, "CONNECTIONS", 4)), func(k wanKind) bool { return !strings.Contains(k.name, os.Getenv(wanVariable+"_BY")) })
+	fmt.Printf("%s; medians of %d runs of %v after %v\n", surroundings(single), plan.runs, plan.long, plan.warm)
+	fmt.Println("TCP is the kernel's, with the windows that it chooses itself (" + windows(t, net) + "): what an operator has who has turned BBR on and nothing else.")
+	fmt.Printf("With large windows both ends have asked for %d MiB, which needs root or other limits of the system's: the most that TCP could do.\n", largeWindow>>20)
 	fmt.Println("\nOne sender, one receiver, as much as goes. Bytes on the wire: of the sender, IP headers included, for each byte that arrived.")
 	fmt.Println("CPU: seconds for each GB that arrived, of this process without the emulation, and with it (where the kernel does most of TCP's receiving).")
 	fmt.Println("\n| path | by | MB/s | least to most | wire/body | CPU s/GB | with emulation |")
@@ -141,6 +169,29 @@ func chosenPaths(t *testing.T) []wanPath {
 		}
 	}
 	return out
+}
+
+// surroundings says what the figures are of.
+func surroundings(single bool) string {
+	cut := "devices cut packets"
+	if single {
+		cut = "packets come one by one"
+	}
+	load, _ := os.ReadFile("/proc/loadavg")
+	return fmt.Sprintf("%d processors, %s, load %s at the start, %s; %s", runtime.NumCPU(), kernel(), strings.TrimSpace(string(load)), runtime.Version(), cut)
+}
+
+// windows tells the bounds between which the kernel chooses TCP's buffers.
+func windows(t *testing.T, n *wan.Net) string {
+	most := func(name string) string {
+		f := strings.Fields(tcpSetting(t, n, name))
+		kib, err := strconv.Atoi(f[len(f)-1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strconv.Itoa(kib>>10) + " KiB"
+	}
+	return "at most " + most("tcp_wmem") + " to send and " + most("tcp_rmem") + " to receive"
 }
 
 // bulkTable measures the kinds in turn, so that what else the machine does meanwhile
@@ -170,7 +221,8 @@ func bulkTable(t *testing.T, net *wan.Net, p wanPath, kinds []wanKind, plan wanP
 }
 
 func urgentTable(t *testing.T, net *wan.Net, p wanPath, kinds []wanKind, plan wanPlan) {
-	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k wanKind) bool { return k.parallel > 1 }) // urgent links have one
+	// Urgent links have one connection, and a megabyte a second needs no large window.
+	kinds = slices.DeleteFunc(slices.Clone(kinds), func(k wanKind) bool { return k.parallel > 1 || k.window > 0 })
 	results := make([][]urgentResult, len(kinds))
 	for range plan.runs {
 		for i, k := range kinds {
@@ -217,15 +269,21 @@ func missing(t *testing.T, net *wan.Net, k wanKind) bool {
 	if k.congestion == "" {
 		return false
 	}
+	return !slices.Contains(strings.Fields(tcpSetting(t, net, "tcp_available_congestion_control")), k.congestion)
+}
+
+// tcpSetting reads a setting of a site's TCP.
+func tcpSetting(t *testing.T, net *wan.Net, name string) string {
+	t.Helper()
 	var have []byte
 	err := net.Site(0).Do(func() (err error) {
-		have, err = os.ReadFile(filepath.Join("/proc/sys/net/ipv4", "tcp_available_congestion_control"))
+		have, err = os.ReadFile(filepath.Join("/proc/sys/net/ipv4", name))
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return !slices.Contains(strings.Fields(string(have)), k.congestion)
+	return string(have)
 }
 
 func kernel() string {
@@ -240,7 +298,7 @@ func kernel() string {
 // corrected link and the kernel's TCP over a path that loses. A machine that stands
 // still meanwhile gets another run.
 func TestLinkCarriesOverAnEmulatedPath(t *testing.T) {
-	net := openWAN(t)
+	net := openWAN(t, false)
 	plan := wanPlan{warm: 200 * time.Millisecond, long: 500 * time.Millisecond}
 	path := wan.Path{Delay: 5 * time.Millisecond, Loss: wan.Random(0.01)}
 	net.Set(path)

@@ -49,7 +49,7 @@ func runBulk(t *testing.T, n *wan.Net, k wanKind, plan wanPlan) bulkResult {
 	var total func() int64
 	var end func()
 	if k.congestion != "" {
-		total, end = tcpBulk(t, n, k.congestion)
+		total, end = tcpBulk(t, n, k)
 	} else {
 		total, end = linkBulk(t, n, k)
 	}
@@ -70,7 +70,7 @@ func runUrgent(t *testing.T, n *wan.Net, k wanKind, plan wanPlan) urgentResult {
 	x := &changes{start: time.Now(), came: make(map[int64]int64)}
 	var end func()
 	if k.congestion != "" {
-		end = x.overTCP(t, n, k.congestion)
+		end = x.overTCP(t, n, k)
 	} else {
 		end = x.overLink(t, n, k)
 	}
@@ -147,8 +147,8 @@ func (x *changes) produce(stop <-chan struct{}, send func([]byte) error) {
 	}
 }
 
-func (x *changes) overTCP(t *testing.T, n *wan.Net, congestion string) (end func()) {
-	from, to := tcpPair(t, n, congestion)
+func (x *changes) overTCP(t *testing.T, n *wan.Net, k wanKind) (end func()) {
+	from, to := tcpPair(t, n, k)
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	wg.Go(func() {
@@ -263,17 +263,15 @@ func wanPair(t *testing.T, n *wan.Net, k wanKind, class zone.Class, handle func(
 	}
 }
 
-// tcpPair connects the sites with the kernel's TCP. Its windows may grow to what a
-// path of 100 ms and 300 MB/s holds, so that they bound no row.
-func tcpPair(t *testing.T, n *wan.Net, congestion string) (from, to net.Conn) {
-	const window = 32 << 20
+// tcpPair connects the sites with the kernel's TCP.
+func tcpPair(t *testing.T, n *wan.Net, k wanKind) (from, to net.Conn) {
 	choose := func(_, _ string, c syscall.RawConn) error {
 		var err error
 		control := c.Control(func(fd uintptr) {
-			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion)
+			err = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, k.congestion)
 			for _, what := range []int{unix.SO_RCVBUFFORCE, unix.SO_SNDBUFFORCE} {
-				if err == nil {
-					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, what, window)
+				if err == nil && k.window > 0 { // else the kernel goes on choosing
+					err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, what, k.window)
 				}
 			}
 		})
@@ -306,8 +304,8 @@ func tcpPair(t *testing.T, n *wan.Net, congestion string) (from, to net.Conn) {
 	return from, to
 }
 
-func tcpBulk(t *testing.T, n *wan.Net, congestion string) (total func() int64, end func()) {
-	from, to := tcpPair(t, n, congestion)
+func tcpBulk(t *testing.T, n *wan.Net, k wanKind) (total func() int64, end func()) {
+	from, to := tcpPair(t, n, k)
 	var came atomic.Int64
 	var wg sync.WaitGroup
 	wg.Go(func() {
