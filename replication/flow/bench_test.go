@@ -98,12 +98,19 @@ func (f dialFunc) Open(ctx context.Context, leg Leg, session uint64) (wire.Strea
 func BenchmarkFlow(b *testing.B) {
 	for _, size := range []int{100, 1024} {
 		for _, far := range []bool{false, true} {
-			b.Run(fmt.Sprintf("size=%d/compress=%v", size, far), func(b *testing.B) { benchmarkFlow(b, size, far) })
+			b.Run(fmt.Sprintf("size=%d/compress=%v", size, far), func(b *testing.B) { benchmarkFlow(b, size, far, Limits{}) })
 		}
 	}
 }
 
-func benchmarkFlow(b *testing.B, size int, far bool) {
+// BenchmarkFrameShare says what a record costs by how many share a frame.
+func BenchmarkFrameShare(b *testing.B) {
+	for _, n := range []int{1, 4, 16} {
+		b.Run(fmt.Sprintf("records=%d", n), func(b *testing.B) { benchmarkFlow(b, 200, true, Limits{BatchNumbers: n}) })
+	}
+}
+
+func benchmarkFlow(b *testing.B, size int, far bool, lim Limits) {
 	id := record.FlowID{Origin: "a", Incarnation: 1, Target: "b", Class: zone.ClassBulk}
 	body := make([]byte, size)
 	rng := rand.New(rand.NewPCG(1, 1))
@@ -118,7 +125,7 @@ func benchmarkFlow(b *testing.B, size int, far bool) {
 	}
 	src := &flatSource{id: id, leg: Leg{id, "B", "b"}, rec: rec, head: uint64(b.N), end: uint64(b.N), done: make(chan struct{}), changed: make(chan struct{}, 1)}
 	sink := &flatSink{queue: make(chan queued, 1024)}
-	in, err := NewInbox(InboxOptions{Sink: sink, City: "B"})
+	in, err := NewInbox(InboxOptions{Sink: sink, City: "B", Limits: lim})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -129,7 +136,7 @@ func benchmarkFlow(b *testing.B, size int, far bool) {
 	if far {
 		own = "A"
 	}
-	o, err := NewOutbox(OutboxOptions{Source: src, City: own, Rand: rng, Dialer: dialFunc(func(context.Context, Leg, uint64) (wire.Stream, error) {
+	o, err := NewOutbox(OutboxOptions{Source: src, City: own, Rand: rng, Limits: lim, Dialer: dialFunc(func(context.Context, Leg, uint64) (wire.Stream, error) {
 		x, y := Pipe()
 		p.wg.Go(func() { _ = in.Serve(ctx, y) })
 		return x, nil

@@ -58,6 +58,8 @@
 //     settled: what they lost is sent again, or told as a gap, without a new record.
 //   - Legs that have lost their way to a destination wait for one of them, which
 //     tries within the bound of the back-off.
+//   - A record leaves as soon as its origin has it; one that comes in company may
+//     wait a millisecond for more (file linger.go), once.
 //   - What waits in memory at a destination is bounded by one budget for all
 //     flows; what an origin holds is one batch a lane and a bounded cache.
 //

@@ -50,6 +50,7 @@ type lane struct {
 
 	s         sender
 	thrift    thrift
+	linger    linger
 	state     OriginState
 	items     []Item
 	payload   []byte      // of the frame being sent

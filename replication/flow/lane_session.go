@@ -60,6 +60,7 @@ func (l *lane) session(ctx context.Context) error {
 func (l *lane) converse(ctx context.Context, c *conn, state OriginState, cursor uint64, at Fingerprint) (err error) {
 	l.state = state
 	l.s.start(time.Now(), l.lim, state.Head, cursor)
+	l.linger = linger{}
 	l.s.landed, l.s.owner = state.Landed, l.leg.Flow.Channel && !state.Landed
 	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -128,7 +129,7 @@ func (l *lane) stream(ctx context.Context, c *conn, own *origin) error {
 					return err
 				}
 			}
-			sent, err := l.sendNext(ctx, c)
+			sent, err := l.gatherOrSend(ctx, c)
 			if err != nil {
 				return err
 			}
@@ -176,7 +177,11 @@ func (l *lane) pause(ctx context.Context, c *conn, own *origin, timer *time.Time
 	if !c.settleAt.IsZero() && c.settleAt.Before(due) {
 		due = c.settleAt
 	}
-	timer.Reset(max(due.Sub(now), time.Millisecond))
+	wait := max(due.Sub(now), time.Millisecond)
+	if !l.linger.until.IsZero() {
+		wait = min(wait, l.linger.until.Sub(now))
+	}
+	timer.Reset(wait)
 	if l.s.phase == phaseStreaming && l.s.next > l.s.head {
 		if c.grew == nil {
 			c.grew = l.src.Wait(l.leg.Flow, l.s.head)

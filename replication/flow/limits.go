@@ -18,8 +18,9 @@ type Limits struct {
 	// BatchBytes is where a batch is cut by its uncompressed data. A batch of
 	// one record may be larger. Default 512 KiB: 4 ms on a link of 1 Gbit/s.
 	BatchBytes int
-	// InFlight is the number of unacknowledged batches above which only full
-	// ones are sent, so that a fast flow packs more into each. Default 256.
+	// InFlight is the number of unacknowledged batches, full ones apart, from which
+	// the next waits a millisecond for more records, of whatever class. From four
+	// times as many on, only full ones are sent. Default 256.
 	InFlight int
 	// CacheBytes bounds the compressed batches kept for the other legs of a
 	// channel. Default 16 MiB.

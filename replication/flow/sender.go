@@ -28,6 +28,11 @@ type sent struct {
 	full    bool
 }
 
+// fullOnly is how many times Limits.InFlight batches that are not full are on their
+// way when only full ones are sent: a destination that settles nothing for as long
+// as these take must not hold a landing for each record.
+const fullOnly = 4
+
 // sender is the origin's end of one session as a pure state machine. It
 // belongs to one loop. Numbers are those of the flow; next-1 was sent, acked
 // is settled, head is given.
@@ -276,11 +281,25 @@ func (s *sender) room() (count, bytes int) {
 	}
 	full := s.step - s.next%s.step // up to and with the last number before a multiple
 	got := min(full, s.head-s.next+1, s.credit.Number-s.next+1)
-	if got < full && s.partial >= s.lim.InFlight {
+	if got < full && s.partial >= fullOnly*s.lim.InFlight {
 		return 0, 0
 	}
 	return int(got), int(min(left, uint64(s.lim.BatchBytes)))
 }
+
+// unsent returns how many numbers have not been sent.
+func (s *sender) unsent() uint64 { return s.head + 1 - min(s.next, s.head+1) }
+
+// gatherable reports whether the next batch could have more records if it waited
+// for them: nothing but the head cuts it, and it is small.
+func (s *sender) gatherable() bool {
+	count, _ := s.room()
+	return count > 0 && uint64(count) == s.unsent() && uint64(count)*s.size < lingerBytes && (s.next+uint64(count))%s.step != 0
+}
+
+// crowded reports whether so many batches that are not full are on their way that
+// the next one has to wait for more records.
+func (s *sender) crowded() bool { return s.partial >= s.lim.InFlight }
 
 // tooLarge notes that the record of the next number has more data bytes than
 // the credit leaves. It reports whether waiting cannot help, since everything

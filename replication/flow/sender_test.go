@@ -50,8 +50,11 @@ func TestSenderRoomIsCutByBoundaryAndCredit(t *testing.T) {
 }
 
 func TestSenderPacksMoreWhenManySmallBatchesFly(t *testing.T) {
-	s := opened(t, &Limits{InFlight: 4}, 4, 0, 1, wire.Credit{Number: 9999, Bytes: 1 << 30})
+	s := opened(t, &Limits{InFlight: 1}, 4, 0, 1, wire.Credit{Number: 9999, Bytes: 1 << 30})
 	for n := range uint64(4) {
+		if s.crowded() != (n > 0) {
+			t.Errorf("%d batches in flight: the next one waits for more: %v", n, s.crowded())
+		}
 		s.sent(epoch0, n+1, 10)
 	}
 	s.grown(epoch0, 10)

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -23,6 +24,7 @@ type simNet struct {
 	serve   func(leg Leg, s wire.Stream)
 	ghosts  []ghost // what sessions have sent, to come back later
 	record  bool
+	depth   int // frames that a direction holds before Send waits; 0 = simDepth
 }
 
 // ghost is a session's frames as a hop may repeat them.
@@ -57,7 +59,7 @@ type simEnd struct {
 
 var _ wire.Stream = (*simEnd)(nil)
 
-const simDepth = 32 // frames a direction holds before Send waits
+const simDepth = 32 // see simNet.depth
 
 // Open implements Dialer.
 func (n *simNet) Open(ctx context.Context, leg Leg, _ uint64) (wire.Stream, error) {
@@ -89,7 +91,7 @@ func (n *simNet) Open(ctx context.Context, leg Leg, _ uint64) (wire.Stream, erro
 func (n *simNet) pair() (a, b *simEnd) {
 	s := &simStream{net: n}
 	for i := range s.dirs {
-		s.dirs[i], s.ended[i] = make(chan timedFrame, simDepth), make(chan struct{})
+		s.dirs[i], s.ended[i] = make(chan timedFrame, cmp.Or(n.depth, simDepth)), make(chan struct{})
 	}
 	return &simEnd{s, 0}, &simEnd{s, 1}
 }
