@@ -40,16 +40,18 @@ const (
 
 // Failures of one address: a burst of failBurst, then one each failEvery. The answer
 // to what is beyond is held for a while, so that a client that repeats at once, as
-// all do, and one that guesses, wait. Good credentials are not touched: nobody shuts
-// out another by failing from the same address, unless maxHeld answers are being
-// held for it; then its connections that have shown nothing good are refused without
-// a look at what they show.
+// all do, and one that guesses, wait. What there is no room to hold is answered at
+// once, and the connection rests (rest.go), so that failing is limited by time and not by
+// what each failure costs here. Good credentials are not touched: nobody shuts out
+// another by failing from the same address.
 const (
 	failEvery = 3 * time.Second
 	failBurst = 20
 	failHold  = time.Second
 	maxHeld   = 256  // of one address
 	maxHolds  = 4096 // of all; beyond, failures are answered at once
+
+	failRests = 100 // failures of one address a second that are not held and have its connections rest no longer
 )
 
 // guard stands before every call: who is it, and may it do that? A nil guard lets
@@ -75,6 +77,7 @@ type guard struct {
 // suspect is an address from which something failed.
 type suspect struct {
 	fails *rate.Limiter
+	rests *rate.Limiter // of those that are not held
 	held  atomic.Int64
 }
 
@@ -135,10 +138,6 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 		used(ctx)
 		return c, nil
 	}
-	if !known && g.flooded(c.client) {
-		g.count(ctx, "limited")
-		return c, refuse(pb.Code_UNAUTHORIZED, "too many failures from this address: try again later")
-	}
 	user, proof := a.Authenticate(c.cred, time.Now())
 	switch proof {
 	case policy.Accepted:
@@ -177,20 +176,24 @@ func (g *guard) suspect(peer string) *suspect {
 	if s, ok := g.suspects.Get(addr); ok {
 		return s
 	}
-	s := &suspect{fails: rate.NewLimiter(rate.Every(failEvery), failBurst)}
+	s := &suspect{fails: rate.NewLimiter(rate.Every(failEvery), failBurst), rests: rate.NewLimiter(failRests, 1)}
 	if other, ok, _ := g.suspects.PeekOrAdd(addr, s); ok {
 		return other
 	}
 	return s
 }
 
-// wait holds an answer, if there is room for one more to be held.
+// wait holds an answer, if there is room for one more to be held. Else the call's
+// connection rests.
 func (g *guard) wait(ctx context.Context, s *suspect) {
 	mine, all := s.held.Add(1), g.held.Add(1)
 	defer s.held.Add(-1)
 	defer g.held.Add(-1)
 	if mine > maxHeld || all > maxHolds {
 		g.unheld.Add(1)
+		if l, ok := linkFrom(ctx); ok {
+			l.rest(s.rests)
+		}
 		return
 	}
 	timer := time.NewTimer(g.hold)
@@ -200,16 +203,6 @@ func (g *guard) wait(ctx context.Context, s *suspect) {
 	case <-ctx.Done():
 	case <-g.stopping:
 	}
-}
-
-// flooded reports whether as many answers are held for an address as may be.
-func (g *guard) flooded(peer string) bool {
-	addr, ok := addressOf(peer)
-	if !ok {
-		return false
-	}
-	s, ok := g.suspects.Get(addr)
-	return ok && s.held.Load() >= maxHeld
 }
 
 // may judges what a caller wants; nil lets it.

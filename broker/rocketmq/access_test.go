@@ -503,11 +503,47 @@ func TestFailuresAreHeld(t *testing.T) {
 	if n := b.guard.suspects.Len(); n != maxSuspect {
 		t.Errorf("%d addresses are remembered", n)
 	}
-	flood := b.guard.suspect("192.0.2.1:1")
-	flood.held.Store(maxHeld)
-	if !b.guard.flooded("192.0.2.1:77") || b.guard.flooded("192.0.2.2:77") {
-		t.Error("a flood is of its address")
+}
+
+// resting is how many connections were told to rest.
+func (b *bench) resting() (n int) {
+	b.answers.mu.Lock()
+	defer b.answers.mu.Unlock()
+	for _, l := range b.answers.links {
+		if l.rests.Load() > 0 {
+			n++
+		}
 	}
+	return n
+}
+
+// TestFloodOfFailuresKeepsNobodyOut: as many failures of an address are held as may be.
+// What fails beyond is told so, and its connection rests; a client with good credentials
+// that comes from the same address is served.
+func TestFloodOfFailuresKeepsNobodyOut(t *testing.T) {
+	b := start(t, func(o *Options) { o.Access = newSwap(t, accessText) })
+	c := b.dial(t, nil)
+	ask := func(c pb.MessagingServiceClient, secret string) *pb.Status {
+		resp, err := c.QueryRoute(signedAs(within(t), "c", "payments", secret), &pb.QueryRouteRequest{Topic: res("t")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetStatus()
+	}
+	want(t, ask(c, "guess"), pb.Code_UNAUTHORIZED)
+	if n := b.resting(); n != 0 {
+		t.Fatalf("%d connections rest after one failure", n)
+	}
+	flood := b.guard.suspect("127.0.0.1:1")
+	flood.fails.SetLimit(0)
+	flood.fails.SetBurst(0)
+	flood.held.Store(maxHeld)
+	want(t, ask(c, "guess"), pb.Code_UNAUTHORIZED)
+	if n := b.resting(); n != 1 {
+		t.Errorf("%d connections rest, want the one that failed", n)
+	}
+	want(t, ask(b.dial(t, nil), paySecret), pb.Code_OK)
+	want(t, ask(c, paySecret), pb.Code_OK)
 }
 
 func TestFailuresOfIPv6AreThoseOfTheNetwork(t *testing.T) {

@@ -92,6 +92,7 @@ type link struct {
 	fellow bool // another member's, which passes a client on; set before the first call
 	opened time.Time
 	called atomic.Int64 // when its last call began, since it was opened; nanoseconds, 0 = none has
+	rests  atomic.Int64 // until when nothing is read from it, since it was opened; nanoseconds, 0 = it never rests
 
 	mu      sync.Mutex
 	unread  int64 // bytes; guarded by mu, as is all below
@@ -107,8 +108,8 @@ type link struct {
 }
 
 // open begins to count for a connection.
-func (a *answers) open(c net.Conn) *link {
-	l := &link{Addr: c.RemoteAddr(), close: c.Close, all: a, opened: time.Now()}
+func (a *answers) open(c net.Conn, shut func() error) *link {
+	l := &link{Addr: c.RemoteAddr(), close: shut, all: a, opened: time.Now()}
 	l.from, _ = addressOf(l.String())
 	a.mu.Lock()
 	a.last++

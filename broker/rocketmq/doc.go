@@ -77,8 +77,8 @@
 // A client id belongs to its user: the Store sees "access key|client id".
 //
 // An access key that there is not costs what a wrong signature does; who fails on
-// and on is answered late, by address, and shuts out nobody with good credentials
-// (access.go has the bounds).
+// and on is answered late, by address, and then read late (rest.go), and shuts out
+// nobody with good credentials (access.go has the bounds).
 //
 // # Filters
 //

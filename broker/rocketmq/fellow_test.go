@@ -110,10 +110,16 @@ func TestAClientOfAReplicaFailsForItsOwnAddress(t *testing.T) {
 	if len(counted) != 1 || counted[0] != netip.MustParseAddr(bad) {
 		t.Fatalf("failures are counted for %v", counted)
 	}
-	master.guard.suspect(bad + ":1").held.Store(maxHeld)
-	for _, at := range []*replica{near, far} {
-		if code := routeOf(t, stubFrom(t, at.addr, bad, insecure.NewCredentials()), signedAs(within(t), "c", "payments", paySecret)); code != pb.Code_UNAUTHORIZED {
+	flood := master.guard.suspect(bad + ":1")
+	flood.held.Store(maxHeld)
+	flood.fails.SetLimit(0)
+	flood.fails.SetBurst(0)
+	for i, at := range []*replica{near, far} {
+		if code := routeOf(t, stubFrom(t, at.addr, bad, insecure.NewCredentials()), signedAs(within(t), "c", "payments", "guess")); code != pb.Code_UNAUTHORIZED {
 			t.Errorf("an address that floods is answered %v", code)
+		}
+		if n := master.resting(); n != i+1 {
+			t.Errorf("%d connections rest at the master, want %d", n, i+1)
 		}
 		if code := routeOf(t, stubFrom(t, at.addr, good, insecure.NewCredentials()), signedAs(within(t), "d", "payments", paySecret)); code != pb.Code_OK {
 			t.Errorf("another client of the same replica is answered %v", code)

@@ -112,7 +112,7 @@ func (s *sniffer) Close() error {
 	s.cancel()
 	err := s.inner.Close()
 	for _, c := range pending {
-		_ = c.Conn.Close() // its goroutine reports nothing any more
+		_ = c.cut() // its goroutine reports nothing any more
 	}
 	s.wg.Wait()
 	return err
@@ -170,9 +170,9 @@ func (s *sniffer) enter(raw net.Conn) *conn {
 		oldest := s.shaking.oldest(from)
 		s.shaking.leave(oldest)
 		s.givenUp++
-		_ = oldest.place.Conn.Close() // its goroutine sees that and uncounts it
+		_ = oldest.place.cut() // its goroutine sees that and uncounts it
 	}
-	c := &conn{Conn: raw, sniffer: s}
+	c := &conn{Conn: raw, sniffer: s, gone: make(chan struct{})}
 	c.place, c.shake = s.placed.enter(from, c), s.shaking.enter(from, c)
 	s.pending[c] = struct{}{}
 	return c
@@ -186,7 +186,7 @@ func (s *sniffer) endOther(from netip.Addr) bool {
 		return false
 	}
 	s.placed.leave(other)
-	_ = other.place.Conn.Close() // gRPC sees that and ends its calls
+	_ = other.place.cut() // gRPC sees that and ends its calls
 	return true
 }
 
@@ -200,7 +200,7 @@ func (s *sniffer) leave(c *conn) {
 
 // greet reads the first byte and finishes the handshake within one deadline.
 func (s *sniffer) greet(c *conn) {
-	c.link = s.answers.open(c.Conn)
+	c.link = s.answers.open(c.Conn, c.cut)
 	served, reason := s.handshake(c)
 	s.mu.Lock()
 	s.shaking.leave(c.shake)
@@ -263,6 +263,8 @@ type conn struct {
 	shake   *spot[*conn] // guarded by sniffer.mu
 	link    *link
 	once    sync.Once
+	gone    chan struct{} // closed by the first cut
+	cutOnce sync.Once
 	first   [1]byte
 	held    bool // first is to be read again; only the reader
 }
@@ -275,7 +277,7 @@ func (c *conn) Read(p []byte) (int, error) {
 		p[0] = c.first[0]
 		return 1, nil
 	}
-	return c.Conn.Read(p)
+	return c.Conn.Read(c.link.pause(p, c.gone))
 }
 
 // Close closes the connection and frees its place.
@@ -284,6 +286,13 @@ func (c *conn) Close() error {
 		c.sniffer.leave(c)
 		c.link.leave()
 	})
+	return c.cut()
+}
+
+// cut closes the connection, and leaves its place to be freed by Close: whoever reads
+// or rests sees that and calls it.
+func (c *conn) cut() error {
+	c.cutOnce.Do(func() { close(c.gone) })
 	return c.Conn.Close()
 }
 
