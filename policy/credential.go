@@ -3,6 +3,7 @@ package policy
 import (
 	"crypto/hmac"
 	"crypto/sha1"
+	"math"
 	"time"
 )
 
@@ -85,27 +86,33 @@ func (a *Access) InTime(date string, now time.Time) bool {
 	if a.skew == 0 {
 		return true
 	}
+	off, allowed, ok := a.OffTime(date, now)
+	return ok && off <= allowed
+}
+
+// OffTime returns by how much the moment of a credential differs from now, for the time
+// zone of those that are allowed in which that is least, and what is allowed. ok is false
+// when the text is no date.
+func (a *Access) OffTime(date string, now time.Time) (off, allowed time.Duration, ok bool) {
 	local := true
 	at, err := time.Parse("20060102T150405Z", date)
 	if err != nil {
 		local = false
 		if at, err = time.Parse(time.RFC3339Nano, date); err != nil {
-			return false
+			return 0, a.skew, false
 		}
 	}
 	ahead := at.Sub(now)
-	near := func(offset time.Duration) bool { return (ahead - offset).Abs() <= a.skew }
 	switch {
 	case !local:
-		return near(0)
+		return ahead.Abs(), a.skew, true
 	case a.offsets == nil:
-		offset := ahead.Round(quarter)
-		return offset.Abs() <= maxOffset && near(offset)
+		offset := min(max(ahead.Round(quarter), -maxOffset), maxOffset)
+		return (ahead - offset).Abs(), a.skew, true
 	}
+	off = math.MaxInt64
 	for _, o := range a.offsets {
-		if near(o) {
-			return true
-		}
+		off = min(off, (ahead - o).Abs())
 	}
-	return false
+	return off, a.skew, true
 }

@@ -146,9 +146,19 @@ func (g *guard) who(ctx context.Context, a *policy.Access) (caller, *pb.Status) 
 		used(ctx)
 		return c, nil
 	case policy.OutOfTime:
-		return c, g.stranger(ctx, c, "the date of the request, "+cut(shown.date)+", is too far from the time here: set the client's clock")
+		return c, g.stranger(ctx, c, outOfTime(a, shown.date, time.Now()))
 	}
 	return c, g.stranger(ctx, c, "the access key or its signature is wrong")
+}
+
+// outOfTime says what is wrong with the date of a call, to somebody whose signature is good.
+func outOfTime(a *policy.Access, date string, now time.Time) string {
+	off, allowed, ok := a.OffTime(date, now)
+	if !ok {
+		return "the date of the request (x-mq-date-time), " + cut(date) + ", is none: write it like " + now.UTC().Format("20060102T150405Z")
+	}
+	return fmt.Sprintf("the date of the request, %s, is off by %v or more, and %v are allowed: set the client's clock, it is %s here",
+		cut(date), off.Round(time.Second), allowed, now.UTC().Format("20060102T150405Z"))
 }
 
 func (s signed) same(o signed) bool {

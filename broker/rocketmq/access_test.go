@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -584,4 +585,44 @@ func TestCredentialThatWasFoundGoodIsNotComputedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, resp.GetStatus(), pb.Code_UNAUTHORIZED)
+}
+
+// TestTheErrorTellsTheSkew: who signs with a clock that is wrong, or writes the date in a
+// way that nobody reads, is told so, and not that the secret is wrong.
+func TestTheErrorTellsTheSkew(t *testing.T) {
+	a, _ := newSwap(t, accessText).Watch()
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	for date, want := range map[string]string{
+		now.Add(6 * time.Minute).Format("20060102T150405Z"):    "20261130T120600Z, is off by 6m0s or more, and 5m0s are allowed",
+		now.Add(-406 * time.Minute).Format("20060102T150405Z"): "is off by 1m0s or more", // of a zone
+		now.Add(26 * time.Hour).Format("20060102T150405Z"):     "is off by 12h0m0s or more",
+		now.Add(-time.Hour).Format(time.RFC3339):               "is off by 1h0m0s or more",
+		"99991231T235959Z":                                     "is off by 2562033h",
+		"00010101T000000Z":                                     "is off by 2562033h",
+		"20261130T235960Z":                                     "20261130T235960Z, is none: write it like 20261130T120000Z", // a leap second
+		"20260229T000000Z":                                     "is none",
+		"2026-11-30 12:00:00":                                  "is none",
+		"":                                                     ", is none",
+		strings.Repeat("9", maxTold) + "\xff":                  "9..., is none",
+		now.Add(time.Minute).In(time.FixedZone("", 8*3600)).String():    "is none",
+		now.Add(5*time.Minute + time.Second).Format("20060102T150405Z"): "off by 5m1s or more",
+	} {
+		text := outOfTime(a, date, now)
+		if !strings.Contains(text, want) || !utf8.ValidString(text) {
+			t.Errorf("%q: %s, want %q", date, text, want)
+		}
+	}
+	b := start(t, func(o *Options) { o.Access = newSwap(t, accessText) })
+	m := hmac.New(sha1.New, []byte(paySecret))
+	m.Write([]byte("yesterday"))
+	ctx := metadata.AppendToOutgoingContext(within(t), "x-mq-client-id", "c", "x-mq-date-time", "yesterday",
+		"authorization", "MQv2-HMAC-SHA1 Credential=payments, Signature="+hex.EncodeToString(m.Sum(nil)))
+	resp, err := b.dial(t, nil).QueryRoute(ctx, &pb.QueryRouteRequest{Topic: res("t")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want(t, resp.GetStatus(), pb.Code_UNAUTHORIZED)
+	if text := resp.GetStatus().GetMessage(); !strings.Contains(text, "yesterday, is none") {
+		t.Error(text)
+	}
 }
