@@ -239,7 +239,7 @@ func (l load) run(ctx context.Context, producer *persistent[*rocketmqclient.Prod
 	for i := range parts {
 		parts[i] = hdrhistogram.New(1, histogramMax, histogramDigits)
 		wg.Go(func() {
-			pace, bodies, turn := newPacer(l, begin), newBodies(l, uint64(i)), i
+			pace, bodies, turn := newPacer(l, uint64(i), begin), newBodies(l, uint64(i)), i
 			request := newRequest(&l.kind, topic, l.Batch)
 			for run.Err() == nil && pace.wait(run) {
 				if n := begun.Add(int64(l.Batch)); l.messages > 0 && n > int64(l.messages) {
@@ -339,10 +339,14 @@ type pacer struct {
 	interval time.Duration
 }
 
-func newPacer(l load, begin time.Time) *pacer {
+// newPacer returns the pacer of the publisher, counted from 0. Publishers take turns,
+// so that the rate is even: in step they would measure how a burst of them waits.
+func newPacer(l load, publisher uint64, begin time.Time) *pacer {
 	p := &pacer{next: begin}
 	if l.rate > 0 {
-		p.interval = time.Duration(float64(time.Second) * float64(l.Publishers*l.Batch) / float64(l.rate))
+		turn := float64(time.Second) * float64(l.Batch) / float64(l.rate)
+		p.interval = time.Duration(turn * float64(l.Publishers))
+		p.next = begin.Add(time.Duration(turn * float64(publisher)))
 	}
 	return p
 }

@@ -288,9 +288,7 @@ var errBacklog = errors.New("an old backlog comes before the messages of the run
 // send publishes at the pace of the load until ctx ends. A failed send counts as
 // sent and is missed at the other end.
 func (r *latencyRun) send(ctx context.Context, l load, publisher uint64, topic string, p *persistent[*rocketmqclient.Producer], props []map[string]string) {
-	// The publishers take turns, so that the rate is even.
-	shift := time.Duration(publisher) * time.Second / time.Duration(l.rate)
-	pace, bodies := newPacer(l, r.begin.Add(shift)), newBodies(l, publisher)
+	pace, bodies := newPacer(l, publisher, r.begin), newBodies(l, publisher)
 	request := newRequest(&l.kind, topic, 1)
 	m := request.messages[0]
 	for turn := publisher; pace.wait(ctx) && ctx.Err() == nil; turn++ {

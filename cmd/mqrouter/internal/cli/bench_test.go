@@ -2,7 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 func TestCycle(t *testing.T) {
@@ -47,4 +50,27 @@ func TestBodies(t *testing.T) {
 			t.Errorf("%s: %v allocations a body", kind, n)
 		}
 	}
+}
+
+// TestPublishersTakeTurns: at a rate no two requests are due at the same time, and all
+// publishers together make as many as were asked for.
+func TestPublishersTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := load{Publishers: 4, Batch: 2, rate: 1000}
+		begin := time.Now()
+		due := make([]time.Duration, 0, 12)
+		for publisher := range uint64(4) {
+			p := newPacer(l, publisher, begin)
+			for range 3 {
+				due = append(due, p.next.Sub(begin))
+				p.wait(t.Context())
+			}
+		}
+		slices.Sort(due)
+		for i, d := range due {
+			if want := time.Duration(i) * 2 * time.Millisecond; d != want {
+				t.Errorf("request %d is due after %v, want %v", i, d, want)
+			}
+		}
+	})
 }
