@@ -60,8 +60,8 @@ soak: ## the long fault suite: more seeds, more kills
 rounds: ## 200 rounds of faults on a replicated group; ARGS='-seed N -rounds N' replays, '-coordinator consul' runs it under Consul
 	MQROUTER_LONG=1 go test -count=1 -timeout 4h -v -run 'TestRoundsOfFaults$$' ./cmd/mqrouter/internal/e2e $(ARGS)
 
-failover: ## for how long nobody publishes when a master dies, 50 times
-	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestTimeWithoutAPublish$$' ./cmd/mqrouter/internal/e2e
+failover: ## for how long nobody publishes when a master dies, 50 times; ARGS='-coordinator consul' runs it under Consul
+	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestTimeWithoutAPublish$$' ./cmd/mqrouter/internal/e2e $(ARGS)
 
 copies: ## publishes to one, two and three copies, and what an empty replica costs them
 	MQROUTER_LONG=1 go test -count=1 -timeout 1h -v -run 'TestCopies$$' ./cmd/mqrouter/internal/e2e

@@ -14,6 +14,9 @@ import (
 func TestTimeWithoutAPublish(t *testing.T) {
 	rnd := attackRand(t)
 	c := newReplicatedCluster(t)
+	if *coordinatorFlag == "consul" {
+		underConsul(t, c, startConsul(t))
+	}
 	c.upAll()
 	a := &arena{cluster: c, ledger: newLedger(t), runs: map[string][]*process{}}
 	a.ledger.homeOf = func(broker string) string { return broker[:strings.LastIndexByte(broker, '-')] }
