@@ -86,15 +86,12 @@ func (c *cluster) inSync() (master string) {
 	return master
 }
 
-// TestOfficialClientsOutliveAMaster kills the master of a group with SIGKILL, twice,
-// while clients publish, consume in order and not, and have transactions open. No
+// TestOfficialClientsOutliveAMaster kills the master of a group with SIGKILL, twice in
+// the long run, while clients publish, consume in order and not, and have transactions open. No
 // client is started anew. All that was acknowledged arrives, message groups in order,
 // transactions as they were decided; what consumers had acknowledged some seconds
 // before the kill does not come again.
 func TestOfficialClientsOutliveAMaster(t *testing.T) {
-	if os.Getenv("MQROUTER_LONG") == "" {
-		t.Skip("skipped: part of make soak, or with MQROUTER_LONG=1")
-	}
 	t.Parallel()
 	c := newTrio(t)
 	c.inSync()
@@ -114,7 +111,7 @@ func TestOfficialClientsOutliveAMaster(t *testing.T) {
 		}
 	}
 	each(func(o *takenOver) { o.work("before") })
-	for round := range 2 {
+	for round := range rounds(1, 2) {
 		each((*takenOver).consumed)
 		master := c.inSync()
 		hold(5 * time.Second) // acknowledgements are logged within 50 ms

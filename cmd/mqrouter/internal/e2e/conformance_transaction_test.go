@@ -11,7 +11,7 @@ var transactionScenarios = []scenario{
 	{name: "transaction", far: true, run: transaction},
 	{name: "transaction ended twice", far: true, run: transactionEndedTwice},
 	{name: "transaction checks", far: true, run: transactionChecks},
-	{name: "transaction unresolved", run: transactionUnresolved},
+	{name: "transaction unresolved", far: true, run: transactionUnresolved},
 }
 
 const transactionTopic = "payments"
