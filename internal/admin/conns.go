@@ -9,8 +9,9 @@ import (
 )
 
 // maxConns is how many connections may be open: an operator, a scraper and a probe have
-// a handful. One more ends the one that has been without a request for longest, so that
-// those that connect and say nothing, or little, keep none of them out.
+// a handful. One more ends the one that has been without a request for longest, or, when
+// each has one, the one that has had it for longest: those that connect and say nothing,
+// or little, or do not read what they asked for, keep nobody out.
 const maxConns = 256
 
 // conns are the open connections.
@@ -18,7 +19,7 @@ type conns struct {
 	max int
 
 	mu   sync.Mutex
-	line list.List                  // guarded by mu: of *connection, those that have waited for longest first
+	line list.List                  // guarded by mu: of *connection, those that have waited, or been served, for longest first
 	all  map[net.Conn]*list.Element // guarded by mu
 }
 
@@ -39,14 +40,14 @@ func (c *conns) open(ctx context.Context, conn net.Conn) context.Context {
 	c.mu.Lock()
 	var end net.Conn
 	if len(c.all) >= c.max {
-		end = conn // unless another is without a request
+		end = c.line.Front().Value.(*connection).Conn
 		for e := c.line.Front(); e != nil; e = e.Next() {
 			if other := e.Value.(*connection); !other.busy {
 				end = other.Conn
-				c.drop(end)
 				break
 			}
 		}
+		c.drop(end)
 	}
 	c.all[conn] = c.line.PushBack(&connection{Conn: conn})
 	c.mu.Unlock()

@@ -83,3 +83,27 @@ func TestConnectionsThatEndAreForgotten(t *testing.T) {
 		t.Errorf("%d are open when all have ended", c.size())
 	}
 }
+
+// TestBusyConnectionsMakeRoom: when each connection has a request, the one that has had
+// it for longest ends.
+func TestBusyConnectionsMakeRoom(t *testing.T) {
+	c := newConns(2)
+	open := func() (net.Conn, context.Context) {
+		a, b := net.Pipe()
+		t.Cleanup(func() { a.Close(); b.Close() })
+		return a, c.open(t.Context(), a)
+	}
+	first, ctx := open()
+	c.serving((&http.Request{}).WithContext(ctx))
+	second, ctx := open()
+	c.serving((&http.Request{}).WithContext(ctx))
+	third, _ := open()
+	for conn, ended := range map[net.Conn]bool{first: true, second: false, third: false} {
+		if err := conn.SetDeadline(time.Unix(1, 0)); errors.Is(err, io.ErrClosedPipe) != ended {
+			t.Errorf("%v, want it ended: %v", err, ended)
+		}
+	}
+	if c.size() != 2 {
+		t.Errorf("%d are open", c.size())
+	}
+}

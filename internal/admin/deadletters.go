@@ -149,33 +149,41 @@ func (s *Server) deadLetterRoutes(mux *http.ServeMux, d DeadLetters) {
 
 // servePage answers a query about what the log holds.
 func servePage[Q, P any](s *Server, w http.ResponseWriter, r *http.Request, parse func(url.Values) (Q, error), page func(Q) (P, error)) {
-	if !atHome(w, r) || !s.admit(w) {
+	if !atHome(w, r) {
 		return
 	}
-	defer s.dismiss()
 	q, err := parse(r.URL.Query())
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	place := s.admit(w)
+	if place == nil {
+		return
+	}
+	defer place.leave()
 	p, err := page(q)
-	s.answer(w, p, err)
+	s.answer(place, p, err)
 }
 
 // serveOrder carries out an order about messages that the log holds, whose body has no
 // more bytes than limit, and answers with what became of each.
 func serveOrder[O, R any](s *Server, w http.ResponseWriter, r *http.Request, limit int64, carryOut func(O) ([]R, error)) {
-	if !s.mayWrite(w, r) || !s.admit(w) {
+	if !s.mayWrite(w, r) {
 		return
 	}
-	defer s.dismiss()
 	var o O
 	if err := readBody(w, r, limit, &o); err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	place := s.admit(w)
+	if place == nil {
+		return
+	}
+	defer place.leave()
 	results, err := carryOut(o)
-	s.answer(w, orEmpty(results), err)
+	s.answer(place, orEmpty(results), err)
 }
 
 func orEmpty[T any](list []T) []T {
@@ -185,18 +193,16 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-// admit takes one of the places for requests that read the log.
-func (s *Server) admit(w http.ResponseWriter) bool {
-	select {
-	case s.searches <- struct{}{}:
-		return true
-	default:
+// admit takes one of the places for requests that read the log, once the whole request is
+// there: who sends it slowly keeps nobody out. nil says that there is none; w has the
+// answer then.
+func (s *Server) admit(w http.ResponseWriter) *turn {
+	place := s.searches.take(w)
+	if place == nil {
 		http.Error(w, fmt.Sprintf("%d requests are reading the log here, which is the limit: try again", maxSearches), http.StatusServiceUnavailable)
-		return false
 	}
+	return place
 }
-
-func (s *Server) dismiss() { <-s.searches }
 
 // values writes the query; parseLetterQuery reads it.
 func (q DeadLetterQuery) values() url.Values {

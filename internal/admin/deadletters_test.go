@@ -38,7 +38,7 @@ func (f *fakeLetters) Replay(_ context.Context, r ReplayRequest) ([]ReplayResult
 
 // handler is a server without a listener.
 func handler(f *fakeLetters) (*Server, http.Handler) {
-	s := &Server{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: http.NotFoundHandler(), searches: make(chan struct{}, maxSearches)}
+	s := &Server{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: http.NotFoundHandler(), searches: turns{max: maxSearches}, pages: turns{max: maxPages}}
 	return s, s.routes(&Options{Node: fakeNode{}, DeadLetters: f})
 }
 

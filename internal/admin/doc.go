@@ -35,7 +35,8 @@
 // TLS it takes an operator's certificate.
 //
 // Connections are bounded; one more ends the one that has been without a request for
-// longest.
+// longest, else the one that has had it for longest. So are pages of metrics and requests
+// that read the log; one more ends one whose answer is not read, else it is refused (503).
 //
 // Goroutines: Run owns the listener's and joins it. Nothing here is ordered.
 package admin

@@ -42,20 +42,24 @@ type GroupReset struct {
 
 func (s *Server) groupRoutes(mux *http.ServeMux, g Groups) {
 	mux.HandleFunc("POST /v1/groups/reset", func(w http.ResponseWriter, r *http.Request) {
-		if !s.mayWrite(w, r) || !s.admit(w) { // a time is looked up in the log
+		if !s.mayWrite(w, r) {
 			return
 		}
-		defer s.dismiss()
 		var req ResetRequest
 		if err := readBody(w, r, maxRequest, &req); err != nil || req.Group == "" || req.Topic == "" {
 			http.Error(w, "send {\"group\": NAME, \"topic\": NAME, \"to\": earliest, latest, time or offset}", http.StatusBadRequest)
 			return
 		}
+		place := s.admit(w) // a time is looked up in the log
+		if place == nil {
+			return
+		}
+		defer place.leave()
 		list, err := g.Reset(r.Context(), req)
 		if err == nil && !req.Preview {
 			s.log.Info("consumer group reset", "group", req.Group, "topic", req.Topic, "to", req.To, "queues", len(list), "peer", who(r))
 		}
-		s.answer(w, orEmpty(list), err)
+		s.answer(place, orEmpty(list), err)
 	})
 }
 

@@ -37,9 +37,9 @@ func NewMeters(about ...attribute.KeyValue) (*Meters, error) {
 // Meter returns a meter for a package, named as the package's import path.
 func (m *Meters) Meter(name string) metric.Meter { return m.provider.Meter(name) }
 
-// Handler serves the Prometheus page.
+// Handler serves the Prometheus page, any number of times at once: see maxPages.
 func (m *Meters) Handler() http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 }
 
 // Close stops the provider.

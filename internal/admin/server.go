@@ -37,6 +37,7 @@ const (
 	maxHeader     = 16 << 10 // bytes
 	shutdownGrace = 3 * time.Second
 	maxSearches   = 4 // requests that read the log at a time; a further one is refused with 503
+	maxPages      = 4 // pages of metrics at a time; likewise
 )
 
 // Server serves one node.
@@ -49,7 +50,7 @@ type Server struct {
 	operator func(*tls.ConnectionState) error // see Options
 	conns    *conns
 
-	searches chan struct{} // holds one for each running request that reads the log
+	searches, pages turns // of requests that read the log, and of pages of metrics
 
 	mu      sync.Mutex
 	over    bool           // guarded by mu; Run is about to return
@@ -95,7 +96,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	if o.TLS != nil {
 		ln = tls.NewListener(ln, o.TLS)
 	}
-	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: make(chan struct{}, maxSearches), conns: newConns(maxConns)}
+	s := &Server{ln: ln, log: o.Logger, metrics: o.Metrics, operator: o.Operator, searches: turns{max: maxSearches}, pages: turns{max: maxPages}, conns: newConns(maxConns)}
 	s.http = &http.Server{
 		Handler:           s.joined(s.routes(&o)),
 		ReadHeaderTimeout: headerTimeout,
@@ -177,7 +178,15 @@ func (s *Server) routes(o *Options) http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", ready(n))
 	mux.HandleFunc("GET /readyz/publish", readyToPublish(n))
-	mux.Handle("GET /metrics", s.metrics)
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		place := s.pages.take(w)
+		if place == nil {
+			http.Error(w, fmt.Sprintf("%d pages of metrics are being made, which is the limit: try again", maxPages), http.StatusServiceUnavailable)
+			return
+		}
+		defer place.leave()
+		s.metrics.ServeHTTP(place, r)
+	})
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
 		s.answer(w, n.Status(), nil)
 	})
@@ -188,12 +197,13 @@ func (s *Server) routes(o *Options) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /v1/messages/{id}", func(w http.ResponseWriter, r *http.Request) {
-		if !s.admit(w) {
+		place := s.admit(w)
+		if place == nil {
 			return
 		}
-		defer s.dismiss()
+		defer place.leave()
 		found, err := n.Find(r.Context(), r.PathValue("id"))
-		s.answer(w, orEmpty(found), err)
+		s.answer(place, orEmpty(found), err)
 	})
 	mux.HandleFunc("GET /v1/cache/{key...}", func(w http.ResponseWriter, r *http.Request) {
 		entry, err := n.CacheGet(r.Context(), r.PathValue("key"))
