@@ -205,11 +205,17 @@ func (x *changes) overLink(t *testing.T, n *wan.Net, k wanKind) (end func()) {
 }
 
 func linkBulk(t *testing.T, n *wan.Net, k wanKind) (total func() int64, end func()) {
+	x, end := linkFlows(t, n, k)
+	return x.total, end
+}
+
+// linkFlows has flows send over a link of their own as much as goes.
+func linkFlows(t *testing.T, n *wan.Net, k wanKind) (*senders, func()) {
 	x := new(senders)
 	a, b, shut := wanPair(t, n, k, zone.ClassBulk, x.handle)
 	x.from, x.to = a, b
 	x.start(wanFlows, wanFrame)
-	return x.total, func() {
+	return x, func() {
 		x.end()
 		shut()
 	}
