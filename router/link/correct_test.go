@@ -36,8 +36,8 @@ func losing(seed uint64, share float64) func(simnet.Packet) bool {
 // framed reports whether a packet is a frame of the correction layer.
 func framed(p simnet.Packet) bool { return p.Data[0]&0xc0 == 0 }
 
-// echoes sends so many frames over a session with the node, one every gap, and returns how long
-// each took there and back, sorted.
+// echoes sends so many frames over a session with the node, one every gap, and
+// returns how long each took there and back, in the order of sending.
 func echoes(t *testing.T, a *node, to zone.Node, n int, gap time.Duration) []time.Duration {
 	t.Helper()
 	s, err := a.Open(to, zone.ClassUrgent, 1)
@@ -63,13 +63,32 @@ func echoes(t *testing.T, a *node, to zone.Node, n int, gap time.Duration) []tim
 		}
 		took[i] = time.Since(start) - time.Duration(sentAt[i].Load())
 	}
-	slices.Sort(took)
 	return took
 }
 
+// repeats returns how often something was late by more than bound: all that comes
+// behind a packet that has to be sent again waits with it, and is late once. The
+// rest is returned sorted.
+func repeats(took []time.Duration, bound time.Duration) (n int, rest []time.Duration) {
+	late := false
+	for _, d := range took {
+		if d > bound && !late {
+			n++
+		}
+		if late = d > bound; !late {
+			rest = append(rest, d)
+		}
+	}
+	slices.Sort(rest)
+	return n, rest
+}
+
+// TestCorrectionSparesRoundTrips: of 20,000 packets there and back 200 are lost, and
+// correction leaves few of a million, each of which makes all within a round trip
+// wait. Which those are the seed does not decide alone; one run in 40 has one.
 func TestCorrectionSparesRoundTrips(t *testing.T) {
 	const oneWay = 25 * time.Millisecond
-	late := func(change func(*Options)) (p99, p999 time.Duration, st Status) {
+	late := func(change func(*Options)) (n int, p99 time.Duration, st Status) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, oneWay)
 			defer w.close()
@@ -78,19 +97,21 @@ func TestCorrectionSparesRoundTrips(t *testing.T) {
 			w.setDrop(losing(5, 0.01))
 			echoes(t, a, "b", 3000, 2*time.Millisecond) // the loss is measured
 			took := echoes(t, a, "b", 5000, 2*time.Millisecond)
-			p99, p999 = took[4950]-2*oneWay, took[4995]-2*oneWay
+			var rest []time.Duration
+			n, rest = repeats(took, 2*oneWay+20*time.Millisecond)
+			p99 = rest[len(rest)*99/100] - 2*oneWay
 			st = statusOf(a, "b")
 		})
-		return p99, p999, st
+		return n, p99, st
 	}
-	p99, p999, st := late(corrected)
-	bare99, bare999, _ := late(nil)
-	t.Logf("beyond the round trip: p99 %v, p99.9 %v; without correction %v, %v; %+v", p99, p999, bare99, bare999, st.Correction)
-	if p99 > 10*time.Millisecond || p999 > 20*time.Millisecond {
-		t.Errorf("p99 %v, p99.9 %v beyond the round trip, want 10 and 20 ms", p99, p999)
+	n, p99, st := late(corrected)
+	bare, bare99, _ := late(nil)
+	t.Logf("more than 20 ms beyond the round trip %d times, the rest p99 %v; without correction %d, %v; %+v", n, p99, bare, bare99, st.Correction)
+	if n > 2 || p99 > 10*time.Millisecond {
+		t.Errorf("late %d times, p99 %v beyond the round trip, want at most 2 and 10 ms", n, p99)
 	}
-	if bare99 < 30*time.Millisecond {
-		t.Errorf("p99 %v without correction: the losses cost nothing", bare99)
+	if bare < 30 {
+		t.Errorf("late %d times without correction: the losses cost nothing", bare)
 	}
 	c := st.Correction
 	if !c.On || c.Recovered == 0 || c.Loss < 0.005 || c.Loss > 0.02 || c.Congested {
