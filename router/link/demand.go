@@ -18,6 +18,7 @@ type load struct {
 	cpu       bool          // the process has no processor left
 
 	crowded bool // the peer lost packets for want of room on the way or at its socket
+	queued  bool // the peer sees a queue on the way, or its socket overflows; without correction false
 }
 
 // The thresholds of demand. They are choices, not measurements of others: see
@@ -36,6 +37,9 @@ const (
 	longestRest   = 5 * time.Minute       // what firstRest doubles up to
 	crowdedFor    = 3                     // samples with losses for want of room before it shrinks
 	crowdedWithin = 10 * time.Second      // from one such sample to the next
+	standsFor     = 4                     // samples with a queue, less those without, from which it stands
+	standsMost    = 10                    // what they are counted up to
+	standsWithin  = time.Minute           // crowdedWithin while a queue stands
 	smoothing     = 0.5                   // gain of the moving average of goodput
 	maxDemandBits = bits.UintSize         // levels of demand.carried
 )
@@ -61,6 +65,7 @@ type demand struct {
 	jammed  int
 	crowds  int                    // samples with losses for want of room
 	crowdAt time.Time              // the last one
+	queued  int                    // samples with a queue, less those without; 0 to standsMost
 	easy    time.Time              // since when less would do; zero = it would not
 	trial   time.Time              // when it grew; zero = that is judged
 	from    int                    // the number before it grew
@@ -90,14 +95,30 @@ func (d *demand) sample(now time.Time, s load, most int) {
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
 		d.judge(now, s)
-	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && d.crowds == 0 && !now.Before(d.rest):
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full() && !now.Before(d.rest):
 		d.grow(now, min(most, s.busy))
 	}
 	d.relax(now, s)
 }
 
+// full reports whether the path has no room: more connections would fill its queue,
+// and take from others.
+func (d *demand) full() bool { return d.queued > 0 || d.crowds > 0 }
+
 func (d *demand) count(now time.Time, s load) {
-	if now.Sub(d.crowdAt) > crowdedWithin {
+	if s.queued {
+		d.queued = min(d.queued+1, standsMost)
+	} else {
+		d.queued = max(d.queued-1, 0)
+	}
+	// Connections that share a full path overflow its queue once in many seconds,
+	// which fewer of them would do more seldom yet. Where that takes minutes the
+	// path is so large that they are needed to use it.
+	within := crowdedWithin
+	if d.queued >= standsFor {
+		within = standsWithin
+	}
+	if now.Sub(d.crowdAt) > within {
 		d.crowds = 0
 	}
 	if s.crowded {

@@ -132,6 +132,49 @@ func TestDemandFallsWhereCorrectionSeesAFullPath(t *testing.T) {
 	}
 }
 
+// overflows is a path with a queue that stands, or none, and overflows each time.
+func overflows(every time.Duration, queued bool) pathModel {
+	sample := 0
+	return func(n int) load {
+		sample++
+		return load{busy: 16, waited: time.Second, rate: 1e6 * float64(n), queued: queued, crowded: sample%int(every/(500*time.Millisecond)) == 0}
+	}
+}
+
+// TestDemandDoesNotGrowIntoAQueue: that a path is full shows in its queue long
+// before it overflows, and growing would pay, with what it takes from others.
+func TestDemandDoesNotGrowIntoAQueue(t *testing.T) {
+	d, now := newDemand(), epoch
+	follow(&d, &now, time.Hour, 8, overflows(2*time.Hour, true))
+	if d.want != 1 {
+		t.Errorf("%d connections on a path with a queue, want 1", d.want)
+	}
+	follow(&d, &now, 20*time.Second, 8, overflows(2*time.Hour, false))
+	if d.want != 8 {
+		t.Errorf("%d connections 20 s after the queue went, want 8", d.want)
+	}
+}
+
+func TestDemandFallsWhereAQueueStandsAndOverflows(t *testing.T) {
+	for _, c := range []struct {
+		every  time.Duration
+		queued bool
+		want   int
+		what   string
+	}{
+		{15 * time.Second, true, 1, "a full path that one connection would fill as well"},
+		{3 * time.Minute, true, 8, "a path so large that one would take minutes to fill it"},
+		{15 * time.Second, false, 8, "losses here and there while something else was late"},
+	} {
+		d, now := newDemand(), epoch
+		follow(&d, &now, 10*time.Second, 8, lossyPath)
+		follow(&d, &now, 4*time.Minute, 8, overflows(c.every, c.queued))
+		if d.want != c.want {
+			t.Errorf("%s: %d connections after 4 minutes, want %d", c.what, d.want, c.want)
+		}
+	}
+}
+
 func TestDemandGivesBackWhatIsNotNeededAndKeepsWhatIs(t *testing.T) {
 	d, now := newDemand(), epoch
 	follow(&d, &now, 10*time.Second, 8, lossyPath)
@@ -164,6 +207,7 @@ func TestDemandStaysInBounds(t *testing.T) {
 				over: time.Duration(r.Int64N(int64(time.Second))), busy: r.IntN(40), waited: time.Duration(r.Int64N(int64(2 * time.Second))),
 				rate: r.Float64() * 1e9, loss: r.Float64(), rtt: time.Duration(r.Int64N(int64(time.Second))),
 				minRTT: time.Duration(r.Int64N(int64(time.Second))), cpu: r.IntN(5) == 0,
+				crowded: r.IntN(20) == 0, queued: r.IntN(2) == 0,
 			}, most)
 			if d.want < 1 || d.want > max(most, 1) {
 				t.Fatalf("seed %d: %d connections of at most %d", seed, d.want, most)

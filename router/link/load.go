@@ -165,7 +165,7 @@ func (l *link) sample(now time.Time) (load, bool) {
 		s.rtt = time.Duration(c.rtt.Load())
 	}
 	s.cpu = l.m.o.CPU() >= noCPU
-	s.crowded = l.crowded()
+	s.crowded, s.queued = l.crowded()
 	p.rates.add(s, float64(sum.in)/over.Seconds(), parity, l.bound(s, cwnd))
 	l.show(p.rates)
 	l.spread()
