@@ -2,8 +2,11 @@ package rocketmq
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
+
+	"google.golang.org/grpc/metadata"
 
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
 	"github.com/mqrouter/mqrouter/zone"
@@ -85,5 +88,73 @@ func TestRoutesNameTheLivingFrontEndsOfAGroup(t *testing.T) {
 	}
 	if g := groupOf(top, "b1"); g != "b1" { // of a group of one node, whose name stands in routes
 		t.Errorf("b1 is a name of %s", g)
+	}
+}
+
+// TestANodeJSProducerInOrderStaysWithItsAccessPoint: it keeps the first route of a topic
+// for ever, so that no message group may be bound to a node that dies.
+func TestANodeJSProducerInOrderStaysWithItsAccessPoint(t *testing.T) {
+	b := start(t, func(o *Options) {
+		text := fmt.Sprintf(topologyText, 8081)
+		text = strings.Replace(text, "  - name: here\n", "  - name: here\n    coordinator: {driver: consul}\n", 1)
+		text = strings.Replace(text, "slots: 0-511", "slots: 0-1023", 1)
+		begin := strings.Index(text, "          - name: g2\n")
+		text = text[:begin] + text[strings.Index(text, "      - name: c1\n"):]
+		text = strings.Replace(text, "nodes: [{name: b1,", "nodes: [{name: b1-x, client: \"x.example:1\", peer: \"x.example:2\", gossip: \"x.example:3\"},{name: b1,", 1)
+		topo, err := zone.Parse([]byte(text), "test.yaml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Store = newMemStore(topo)
+		o.Group = "g1"
+	})
+	c := b.dial(t, nil)
+	const own = "b1-x@x.example:1 b1@127.0.0.1:8081"
+	for _, step := range []struct {
+		what, language, topic string
+		began                 []string
+		want                  string
+	}{
+		{"a balancer", "HTTP", "ordered", []string{"front.example:80"}, "b1-x@front.example:80 b1@front.example:80"},
+		{"an address of a balancer", "HTTP", "ordered", []string{"10.0.0.1:80"}, "b1-x@10.0.0.1:80 b1@10.0.0.1:80"},
+		{"not in order", "HTTP", "t", []string{"front.example:80"}, own},
+		{"another client", "JAVA", "ordered", []string{"front.example:80"}, own},
+		{"no client", "", "ordered", []string{"front.example:80"}, own},
+		{"a node of the group", "HTTP", "ordered", []string{"x.example:1"}, own},
+		{"several", "HTTP", "ordered", []string{"front.example:80", "back.example:80"}, own},
+		{"none", "HTTP", "ordered", nil, own},
+		{"not a port", "HTTP", "ordered", []string{"front.example:70000"}, own},
+		{"not a host", "HTTP", "ordered", []string{":80"}, own},
+	} {
+		began := &pb.Endpoints{}
+		for _, a := range step.began {
+			host, text, _ := strings.Cut(a, ":")
+			port, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			began.Addresses = append(began.Addresses, &pb.Address{Host: host, Port: int32(port)})
+		}
+		ctx := as(t, "c")
+		if step.language != "" {
+			ctx = metadata.AppendToOutgoingContext(ctx, "x-mq-language", step.language)
+		}
+		r, err := c.QueryRoute(ctx, &pb.QueryRouteRequest{Topic: res(step.topic), Endpoints: began})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, q := range r.GetMessageQueues() {
+			e := q.GetBroker().GetEndpoints()
+			if n := len(e.GetAddresses()); n != 1 || e.GetScheme() != addressScheme(e.GetAddresses()[0].GetHost()) {
+				t.Errorf("%s: endpoints %v", step.what, e)
+			}
+			if q.GetId() == 0 {
+				got = append(got, fmt.Sprintf("%s@%s:%d", q.GetBroker().GetName(), e.GetAddresses()[0].GetHost(), e.GetAddresses()[0].GetPort()))
+			}
+		}
+		if got := strings.Join(got, " "); got != step.want {
+			t.Errorf("%s: %s, want %s", step.what, got, step.want)
+		}
 	}
 }

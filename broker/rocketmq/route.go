@@ -2,9 +2,12 @@ package rocketmq
 
 import (
 	"context"
+	"math"
 	"net"
 	"strconv"
 	"strings"
+
+	"google.golang.org/grpc/metadata"
 
 	"github.com/mqrouter/mqrouter/broker"
 	pb "github.com/mqrouter/mqrouter/internal/rocketmqpb"
@@ -149,6 +152,35 @@ func (s *Server) QueryRoute(ctx context.Context, req *pb.QueryRouteRequest) (*pb
 	return &pb.QueryRouteResponse{Status: st, MessageQueues: queues}, nil
 }
 
+// languageOfNode is what the client for Node.js says it is written in.
+const languageOfNode = "HTTP"
+
+// accessPoint returns the address that all brokers of a route have instead of their
+// own; nil = none. A producer of the client for Node.js (1.0.8) sends each message
+// group to the broker that the first route named for it, as long as it lives: newer
+// routes change nothing, and when that node is down the message group stands still. So
+// in order it stays with the address where it began, if that leads to all nodes: it is
+// none of theirs. Where the zone has several broker groups it would have to lead to
+// the right one, which no address does.
+func accessPoint(ctx context.Context, began *pb.Endpoints, z *zone.ZoneInfo, sub subject) *pb.Endpoints {
+	if sub.info == nil || sub.info.Kind != zone.KindFIFO || len(z.Groups) != 1 || len(z.Groups[0].Nodes) == 1 || len(began.GetAddresses()) != 1 {
+		return nil
+	}
+	if v := metadata.ValueFromIncomingContext(ctx, "x-mq-language"); len(v) == 0 || v[0] != languageOfNode {
+		return nil
+	}
+	a := began.GetAddresses()[0]
+	if a.GetHost() == "" || a.GetPort() <= 0 || a.GetPort() > math.MaxUint16 {
+		return nil
+	}
+	for _, n := range z.Groups[0].Nodes {
+		if n.Client == net.JoinHostPort(a.GetHost(), strconv.Itoa(int(a.GetPort()))) {
+			return nil
+		}
+	}
+	return &pb.Endpoints{Scheme: addressScheme(a.GetHost()), Addresses: []*pb.Address{{Host: a.GetHost(), Port: a.GetPort()}}}
+}
+
 // seek judges who asks, and looks up the topic that is named.
 func (s *Server) seek(ctx context.Context, topic *pb.Resource) (t *zone.Topology, z *zone.ZoneInfo, sub subject, st *pb.Status) {
 	if _, st = s.caller(ctx); st != nil {
@@ -172,6 +204,7 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 		return nil, refuse(pb.Code_FORBIDDEN, "the topic "+string(sub.name)+" may not be used in the city "+string(z.City.Name))
 	}
 	var masters, all []*pb.Broker
+	began := accessPoint(ctx, req.GetEndpoints(), z, sub)
 	for _, g := range z.Groups {
 		if list := s.brokersOf(g); len(list) > 0 {
 			masters, all = append(masters, list[0]), append(all, list...)
@@ -184,6 +217,9 @@ func (s *Server) route(ctx context.Context, req *pb.QueryRouteRequest) ([]*pb.Me
 			brokers = all
 		}
 		for _, b := range brokers {
+			if began != nil {
+				b = &pb.Broker{Name: b.GetName(), Endpoints: began}
+			}
 			out = append(out, &pb.MessageQueue{
 				Topic: req.GetTopic(), Id: int32(id), Permission: sub.permission(), Broker: b,
 				AcceptMessageTypes: sub.types,
