@@ -26,6 +26,7 @@ import (
 //	MQROUTER_WAN_RUNS         runs of each row, of which the median is printed (5)
 //	MQROUTER_WAN_CONNECTIONS  limit of connections of the links that have several (4)
 //	MQROUTER_WAN_RATE         MB/s of the bottleneck, with a queue of 100 ms; 0 = none (0)
+//	MQROUTER_WAN_FLOWS        sessions that send in bulk (16)
 //	MQROUTER_WAN_ONLY         part of the path's name; empty = all
 //	MQROUTER_WAN_BY           part of the row's name; empty = all
 //	MQROUTER_WAN_OFFLOAD      1: devices cut packets; 0: the kernel does, one by one (1)
@@ -45,6 +46,7 @@ type wanPath struct {
 
 var wanPaths = []wanPath{
 	{"30 ms, no loss", wan.Path{Delay: 15 * time.Millisecond}},
+	{"100 ms, no loss", wan.Path{Delay: 50 * time.Millisecond}},
 	{"30 ms, 1 %", wan.Path{Delay: 15 * time.Millisecond, Loss: wan.Random(0.01)}},
 	{"100 ms, 0.5 %", wan.Path{Delay: 50 * time.Millisecond, Loss: wan.Random(0.005)}},
 	{"30 ms, five in a row each second", wan.Path{Delay: 15 * time.Millisecond, Loss: wan.Bursts(5, time.Second)}},
@@ -78,8 +80,8 @@ func wanKinds(parallel int) []wanKind {
 
 // wanPlan is how long and how often is measured.
 type wanPlan struct {
-	warm, long time.Duration
-	runs       int
+	warm, long  time.Duration
+	runs, flows int
 }
 
 // wanNumber reads a number from the environment.
@@ -136,12 +138,12 @@ func TestWAN(t *testing.T) {
 	}
 	plan := wanPlan{
 		warm: time.Duration(wanNumber(t, "WARM", 8)) * time.Second, long: time.Duration(wanNumber(t, "SECONDS", 20)) * time.Second,
-		runs: wanNumber(t, "RUNS", 5),
+		runs: wanNumber(t, "RUNS", 5), flows: wanNumber(t, "FLOWS", wanFlows),
 	}
 	single := !wanSwitch(t, "OFFLOAD", true)
 	net, paths := openWAN(t, single), chosenPaths(t)
 	kinds := slices.DeleteFunc(wanKinds(wanNumber(t, "CONNECTIONS", 4)), func(k wanKind) bool { return !strings.Contains(k.name, os.Getenv(wanVariable+"_BY")) })
-	fmt.Printf("%s; medians of %d runs of %v after %v\n", surroundings(single), plan.runs, plan.long, plan.warm)
+	fmt.Printf("%s; %d flows, medians of %d runs of %v after %v\n", surroundings(single), plan.flows, plan.runs, plan.long, plan.warm)
 	fmt.Println("TCP is the kernel's, with the windows that it chooses itself (" + windows(t, net) + "): what an operator has who has turned BBR on and nothing else.")
 	fmt.Printf("With large windows both ends have asked for %d MiB, which needs root or other limits of the system's: the most that TCP could do.\n", largeWindow>>20)
 	fmt.Println("\nOne sender, one receiver, as much as goes. Bytes on the wire: of the sender, IP headers included, for each byte that arrived.")
@@ -299,7 +301,7 @@ func kernel() string {
 // still meanwhile gets another run.
 func TestLinkCarriesOverAnEmulatedPath(t *testing.T) {
 	net := openWAN(t, false)
-	plan := wanPlan{warm: 200 * time.Millisecond, long: 500 * time.Millisecond}
+	plan := wanPlan{warm: 200 * time.Millisecond, long: 500 * time.Millisecond, flows: wanFlows}
 	path := wan.Path{Delay: 5 * time.Millisecond, Loss: wan.Random(0.01)}
 	net.Set(path)
 	link := wanKind{parallel: 2, correction: &fec.Options{}}

@@ -51,7 +51,7 @@ func runBulk(t *testing.T, n *wan.Net, k wanKind, plan wanPlan) bulkResult {
 	if k.congestion != "" {
 		total, end = tcpBulk(t, n, k)
 	} else {
-		total, end = linkBulk(t, n, k)
+		total, end = linkBulk(t, n, k, plan.flows)
 	}
 	defer end()
 	<-time.After(plan.warm)
@@ -204,17 +204,17 @@ func (x *changes) overLink(t *testing.T, n *wan.Net, k wanKind) (end func()) {
 	}
 }
 
-func linkBulk(t *testing.T, n *wan.Net, k wanKind) (total func() int64, end func()) {
-	x, end := linkFlows(t, n, k)
+func linkBulk(t *testing.T, n *wan.Net, k wanKind, flows int) (total func() int64, end func()) {
+	x, end := linkFlows(t, n, k, flows)
 	return x.total, end
 }
 
 // linkFlows has flows send over a link of their own as much as goes.
-func linkFlows(t *testing.T, n *wan.Net, k wanKind) (*senders, func()) {
+func linkFlows(t *testing.T, n *wan.Net, k wanKind, flows int) (*senders, func()) {
 	x := new(senders)
 	a, b, shut := wanPair(t, n, k, zone.ClassBulk, x.handle)
 	x.from, x.to = a, b
-	x.start(wanFlows, wanFrame)
+	x.start(flows, wanFrame)
 	return x, func() {
 		x.end()
 		shut()

@@ -125,7 +125,7 @@ func meet(t *testing.T, n *wan.Net, k wanKind) party {
 		total, end := tcpBulk(t, n, k)
 		return party{total, func() int { return 0 }, end}
 	}
-	x, end := linkFlows(t, n, k)
+	x, end := linkFlows(t, n, k, wanFlows)
 	return party{x.total, func() int {
 		if c := x.from.links[Key{x.to, zone.ClassBulk}].carriers.Load(); c != nil {
 			return len(*c)
