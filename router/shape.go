@@ -12,9 +12,9 @@ import (
 
 // linkShape are the metrics of how a link fills its path.
 type linkShape struct {
-	connections, wanted, bound metric.Int64ObservableGauge
-	goodput, loss, queue       metric.Float64ObservableGauge
-	spread                     metric.Int64ObservableCounter
+	connections, wanted, bound, window metric.Int64ObservableGauge
+	goodput, loss, queue               metric.Float64ObservableGauge
+	spread                             metric.Int64ObservableCounter
 
 	// Of correction, by peer: its links share a stream.
 	corrects, congested  metric.Int64ObservableGauge
@@ -38,6 +38,7 @@ func newLinkShape(m metric.Meter) (*linkShape, error) {
 		connections: gauge("mqrouter.link.connections", "{connection}", "QUIC connections of the link, its own and those for sessions."),
 		wanted:      gauge("mqrouter.link.connections.wanted", "{connection}", "Connections that this end wants for its sessions; 1 = the link's own."),
 		bound:       gauge("mqrouter.link.bound", "{link}", "1 for what keeps the link from carrying more: none, cpu, window, peer, path or rate."),
+		window:      gauge("mqrouter.link.window", "By", "Windows of the sessions that sent something of late: the most that they may have on their way."),
 		goodput:     float("mqrouter.link.goodput", "By/s", "Bytes of sessions a second, averaged over about five seconds."),
 		loss:        float("mqrouter.link.loss", "1", "Part of the packets sent that were lost, averaged over about five seconds; with correction, that it left."),
 		queue:       float("mqrouter.link.queue", "s", "By which round trips are longer than the shortest."),
@@ -58,7 +59,7 @@ func newLinkShape(m metric.Meter) (*linkShape, error) {
 }
 
 func (x *linkShape) all() []metric.Observable {
-	return []metric.Observable{x.connections, x.wanted, x.bound, x.goodput, x.loss, x.queue, x.spread,
+	return []metric.Observable{x.connections, x.wanted, x.bound, x.window, x.goodput, x.loss, x.queue, x.spread,
 		x.corrects, x.congested, x.pathLoss, x.redundancy, x.extra, x.recovered}
 }
 
@@ -66,6 +67,7 @@ func (x *linkShape) observe(o metric.Observer, l *link.Status, attrs []attribute
 	all := metric.WithAttributes(attrs...)
 	o.ObserveInt64(x.connections, int64(l.Connections), all)
 	o.ObserveInt64(x.wanted, int64(l.Wanted), all)
+	o.ObserveInt64(x.window, l.Rates.Window, all)
 	o.ObserveFloat64(x.loss, l.Rates.Loss, all)
 	o.ObserveFloat64(x.queue, l.Rates.Queue.Seconds(), all)
 	o.ObserveFloat64(x.goodput, l.Rates.Out, all, metric.WithAttributes(attribute.String("direction", "out")))

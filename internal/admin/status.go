@@ -238,6 +238,7 @@ type Link struct {
 	In          float64       `json:"in"`              // likewise, received
 	Loss        float64       `json:"loss"`            // part of the packets sent that were lost, 0 to 1; with correction: that it left
 	Queue       time.Duration `json:"queue"`           // by which round trips are longer than the shortest
+	Window      int64         `json:"window"`          // most bytes that sessions which sent of late may have on their way
 	Bound       string        `json:"bound,omitempty"` // what keeps it from sending more: cpu, window, peer, path or rate; absent = nothing
 
 	Correction *Correction `json:"correction,omitempty"` // absent = losses are not repaired

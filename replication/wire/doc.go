@@ -54,5 +54,6 @@
 //
 // Session 0 carries Hello in both directions before anything else, then Probe,
 // ProbeReply and Drain about the connection as a whole, and on links Reach. On a
-// link, Via may stand before the opener's first frame.
+// link, Via may stand before the opener's first frame, and Aside in place of any
+// other.
 package wire

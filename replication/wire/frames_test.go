@@ -60,10 +60,13 @@ func samples() []sample {
 	corrected.Features, corrected.Correction = FeatureCorrection, 0x01020304
 	extra := hello
 	extra.Role, extra.Features, extra.Extra, extra.Extras = zone.RoleRouter, FeatureExtras, 3, 4
+	sides := extra
+	sides.Features, sides.Sides = FeatureExtras|FeatureSides, 16
 	return []sample{
 		{"hello", TypeHello, &hello, parser(ParseHello)},
 		{"hello-correction", TypeHello, &corrected, parser(ParseHello)},
 		{"hello-extras", TypeHello, &extra, parser(ParseHello)},
+		{"hello-sides", TypeHello, &sides, parser(ParseHello)},
 		{"open", TypeOpen, &Open{
 			Flow: flow, City: "beijing", Group: "bj-r-1", OriginCity: "shanghai",
 			Lineage: []Mark{{Epoch: 1, ID: 11, First: 1}, {Epoch: 2, ID: 12, First: 400}},
@@ -125,6 +128,7 @@ func samples() []sample {
 		}, parser(ParseSeed)},
 		{"part", TypePart, &Part{File: 1, Offset: 1 << 20, Data: []byte("bytes of a file")}, parser(ParsePart)},
 		{"fetch", TypeFetch, &Fetch{Group: "sh-a-1", Incarnation: 99, From: 1 << 20, To: 2 << 20, Limit: 1 << 18}, parser(ParseFetch)},
+		{"aside", TypeAside, &Aside{Stream: 14, Last: true}, parser(ParseAside)},
 		{"reply-fault", TypeReply, &Reply{Fault: 12, Text: "disk full"}, parser(ParseReply)},
 	}
 }

@@ -18,6 +18,7 @@ const FeatureCorrection uint64 = 1 << 1
 //	epoch (16), digest (32), destination city (text), class (1)
 //	and with FeatureCorrection: correction (4)
 //	and with FeatureExtras: extra (1), extras (1)
+//	and with FeatureSides: sides (1)
 type Hello struct {
 	// VersionMin and VersionMax are the protocol versions that the node speaks.
 	VersionMin, VersionMax uint16
@@ -40,11 +41,18 @@ type Hello struct {
 	// one more for its sessions, and the dialler's number for it. Extras is how many
 	// of these the node takes from the peer. Both are 0 without FeatureExtras.
 	Extra, Extras uint8
+	// Sides is how many side streams the node takes on this connection at a time; 0
+	// without FeatureSides.
+	Sides uint8
 }
 
 // FeatureExtras in Hello says that the node takes more connections than one for
 // the sessions of a link.
 const FeatureExtras uint64 = 1 << 3
+
+// FeatureSides in Hello says that the node takes frames of sessions on side streams,
+// see Aside.
+const FeatureSides uint64 = 1 << 4
 
 // Append appends the payload to dst.
 func (h *Hello) Append(dst []byte) []byte {
@@ -69,6 +77,9 @@ func (h *Hello) Append(dst []byte) []byte {
 	}
 	if h.Features&FeatureExtras != 0 {
 		dst = append(dst, h.Extra, h.Extras)
+	}
+	if h.Features&FeatureSides != 0 {
+		dst = append(dst, h.Sides)
 	}
 	return dst
 }
@@ -100,6 +111,9 @@ func ParseHello(b []byte) (Hello, error) {
 	}
 	if h.Features&FeatureExtras != 0 {
 		h.Extra, h.Extras = r.u8("extra"), r.u8("extras")
+	}
+	if h.Features&FeatureSides != 0 {
+		h.Sides = r.u8("sides")
 	}
 	return h, r.done()
 }

@@ -33,6 +33,7 @@ const (
 	TypeSeed                       // answer to Follow: another store follows
 	TypePart                       // a part of a seed's file
 	TypeFetch                      // opener: give me this part of the log, which is damaged here
+	TypeAside                      // the session's next frame is on another stream; links only
 	typeEnd
 )
 
@@ -45,6 +46,7 @@ var typeNames = [typeEnd]string{
 	TypeCall: "call", TypeReply: "reply",
 	TypeFollow: "follow", TypeLead: "lead", TypeShip: "ship", TypeShipAck: "ship-ack",
 	TypeSeed: "seed", TypePart: "part", TypeFetch: "fetch",
+	TypeAside: "aside",
 }
 
 // Known reports whether this version knows the type.

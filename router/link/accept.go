@@ -122,7 +122,7 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 		return err
 	}
 	hello := m.hello(id.City, h.Class, int(h.Extra))
-	lease := m.lease(qc, id.Name, hello)
+	lease, seats := m.lease(qc, id.Name, hello), m.seat(qc, hello)
 	enable(lease, qc, &h)
 	if err := sendHello(stream, hello); err != nil {
 		return err
@@ -130,7 +130,10 @@ func (m *Manager) welcome(ctx context.Context, qc *quic.Conn) error {
 	if !stop() {
 		return context.DeadlineExceeded
 	}
-	c := &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: h.Extra != 0, start: time.Now()}
+	c := &conn{
+		m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: h.Extra != 0, start: time.Now(),
+		sides: sides{told: seats},
+	}
 	if !l.tell(message{ev: evUp{}, conn: c}) {
 		return refused(wire.CodeShutdown, "stopping")
 	}

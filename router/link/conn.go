@@ -39,6 +39,8 @@ type conn struct {
 	rtt     atomic.Int64  // smoothed round trip of probes, nanoseconds; 0 = not measured
 	minRTT  atomic.Int64
 
+	sides sides
+
 	meter // what this end sends and receives, see load.go
 
 	toMove atomic.Int64 // sessions of this end that would do better elsewhere; see Session.Displaced
@@ -59,6 +61,7 @@ func (c *conn) run(ctx context.Context) error {
 		streams = c.acceptStreams(ctx)
 		cancel()
 	})
+	wg.Go(func() { c.acceptSides(ctx) })
 	stop := context.AfterFunc(ctx, func() { c.close(wire.CodeShutdown, "") })
 	err := c.readControl()
 	c.close(codeOf(err), "control stream ended")
@@ -84,7 +87,6 @@ func (c *conn) acceptStreams(ctx context.Context) error {
 			return streamError(err)
 		}
 		s := newSession(c, stream, 0)
-		c.sessions.Add(1)
 		c.m.handlers.Go(func() {
 			// Only now may the peer open another stream in its place.
 			defer stream.ReleaseStreamCredit()
@@ -109,13 +111,13 @@ func (c *conn) open(number uint64) (*Session, error) {
 		}
 		return nil, streamError(err)
 	}
-	c.sessions.Add(1)
 	return newSession(c, stream, number), nil
 }
 
 // forget is called once for each session that ends.
 func (c *conn) forget(s *Session) {
 	c.sessions.Add(-1)
+	c.sides.disown(s)
 	// The lowest bit of a stream's id tells who opened it; a client's are even.
 	if byClient := s.stream.StreamID()&1 == 0; byClient == (c.attempt != 0) {
 		c.opened.Add(-1)

@@ -9,6 +9,7 @@ import (
 type load struct {
 	over      time.Duration // length of the sample
 	busy      int           // sessions that sent something
+	window    int64         // of these sessions' streams together, bytes
 	waited    time.Duration // until connections took their bytes, all sessions together
 	throttled time.Duration // likewise, until Limits.Rate allowed a frame
 	rate      float64       // payload bytes a second

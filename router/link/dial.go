@@ -80,7 +80,7 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer,
 	stop := context.AfterFunc(ctx, func() { _ = stream.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	hello := m.hello(peer.City, l.key.Class, extra)
-	lease := m.lease(qc, peer.Node, hello)
+	lease, seats := m.lease(qc, peer.Node, hello), m.seat(qc, hello)
 	if err := sendHello(stream, hello); err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (m *Manager) greet(ctx context.Context, qc *quic.Conn, l *link, peer *Peer,
 		return nil, context.DeadlineExceeded
 	}
 	enable(lease, qc, &h)
-	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: extra != 0, start: time.Now()}, nil
+	return &conn{m: m, link: l, qc: qc, control: stream, peer: h, lease: lease, extra: extra != 0, start: time.Now(), sides: sides{told: seats}}, nil
 }
 
 // tlsConfig returns the configuration to dial peer with, or to accept with.
@@ -128,11 +128,13 @@ func ours(c *tls.Config) *tls.Config {
 
 // quicConfig states every bound. The receive windows do not grow: they are
 // upper bounds, no memory is held for them, and as all stream windows fit the
-// connection's a stream that is not read cannot use up the others' room.
+// connection's a stream that is not read cannot use up the others' room. Windows
+// that quic-go lets grow would need a connection's that fits the largest of them
+// for every stream, since nothing can stop a stream's from growing.
 func (m *Manager) quicConfig() *quic.Config {
 	l := m.o.Limits
 	stream := uint64(l.StreamWindow)
-	all := stream*2*uint64(l.Sessions) + controlWindow // sessions of both ends
+	all := stream*uint64(2*l.Sessions+2*maxSides) + controlWindow // sessions of both ends
 	return &quic.Config{
 		HandshakeIdleTimeout:           m.o.Timing.Handshake / 2, // quic-go allows twice as long in all
 		MaxIdleTimeout:                 m.o.Timing.Idle,
@@ -142,7 +144,7 @@ func (m *Manager) quicConfig() *quic.Config {
 		InitialConnectionReceiveWindow: all,
 		MaxConnectionReceiveWindow:     all,
 		MaxIncomingStreams:             int64(l.Sessions) + 1, // and the control stream
-		MaxIncomingUniStreams:          -1,
+		MaxIncomingUniStreams:          2 * maxSides,          // of which the greeting says how many
 		RequireStreamCreditRelease:     true,
 	}
 }

@@ -36,6 +36,17 @@
 // answered for Timing.RedAfter is torn down, whatever its acknowledgements say,
 // and dialled again: health is progress.
 //
+// # Side streams
+//
+// A session of class bulk whose own stream's window is too small for the path has
+// side streams (file sides.go): unidirectional ones with a window each, which its
+// sending end opens as its rate and the round trip need, and as the other end's
+// greeting allows. Its own stream says where each frame is:
+//
+//	session: frame, Aside(s1), frame, Aside(s2), ...
+//	s1:      number of the session's stream, frame, ...
+//	s2:      likewise
+//
 // # Extra connections
 //
 // A link of class bulk may have extra connections for its sessions (file
@@ -58,8 +69,10 @@
 // Handshakes, attempts and connections of one link, connections altogether (of
 // which extra ones leave half to others), sessions of a connection,
 // frames and windows are capped, see [Limits]. The stream windows of a
-// connection fit its connection window together, so that streams that nobody
-// reads do not stop the others. A stream that cannot pass a byte on for
+// connection fit its connection window together, those of side streams included, so
+// that streams that nobody reads do not stop the others. Limits.WindowMemory bounds
+// what side streams may hold, of all connections together: a connection reserves its
+// part when it greets. A stream that cannot pass a byte on for
 // Timing.Write is reset. A completed stream counts until its handler returned.
 // Limits.Rate bounds what is sent to a node: frames wait for it before they are
 // begun (file rate.go), in the order of Send; urgent ones never for bulk ones.
@@ -67,8 +80,8 @@
 // # Goroutines
 //
 // Manager.Run owns them all and joins them: one accept loop, one loop for each
-// link, one goroutine for each attempt, two for each connection (control,
-// accepting streams) and one for each accepted session, which runs the handler.
+// link, one goroutine for each attempt, three for each connection (control,
+// accepting streams and side streams) and one for each accepted session, which runs the handler.
 //
 // # Order
 //

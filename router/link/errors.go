@@ -23,6 +23,9 @@ var ErrSessions = errors.New("link: too many sessions")
 // ErrTooLarge says that a frame is larger than the node takes.
 var ErrTooLarge = errors.New("link: frame too large")
 
+// errAside says that a side stream leads to another one.
+var errAside = errors.New("link: aside on a side stream")
+
 // ErrRunning says that Run was called twice.
 var ErrRunning = errors.New("link: already running")
 

@@ -15,6 +15,7 @@ const maxExtraNumber = 255
 type meter struct {
 	period    atomic.Uint64 // number of the present sample
 	busy      atomic.Int64  // sessions that sent records in it
+	streams   atomic.Int64  // their streams, side streams included
 	waited    atomic.Int64  // nanoseconds that writes took, since the start
 	throttled atomic.Int64  // nanoseconds that frames waited for Limits.Rate, since the start
 	out, in   atomic.Uint64 // bytes of frames, since the start
@@ -28,11 +29,12 @@ func (m *meter) sent(n int, took time.Duration) {
 
 func (m *meter) received(n int) { m.in.Add(uint64(n)) }
 
-// seen counts a session once a sample; last is the session's.
-func (m *meter) seen(last *uint64) {
+// seen counts a session with its streams once a sample; last is the session's.
+func (m *meter) seen(last *uint64, streams int) {
 	if now := m.period.Load() + 1; *last != now {
 		*last = now
 		m.busy.Add(1)
+		m.streams.Add(int64(streams))
 	}
 }
 
@@ -72,6 +74,7 @@ type Rates struct {
 	Loss    float64       // part of the packets sent that were lost, 0 to 1
 	Queue   time.Duration // by which round trips are longer than the least
 	Busy    int           // sessions that sent records in the last sample
+	Window  int64         // bytes that they may have on their way together: the windows of their streams
 	Parity  float64       // parity packets for each packet of the stream to the node, which its links share
 	Bound   Bound
 }
@@ -137,6 +140,7 @@ func (l *link) sample(now time.Time) (load, bool) {
 		c.period.Add(1)
 		busy := int(c.busy.Swap(0))
 		s.busy += busy
+		s.window += c.streams.Swap(0) * int64(l.m.o.Limits.StreamWindow)
 		if busy > 0 {
 			carry++
 			rtts += float64(st.SmoothedRTT)
@@ -194,8 +198,8 @@ func (l *link) bound(s load, cwnd float64) Bound {
 		return BoundNone
 	case s.cpu:
 		return BoundCPU
-	case flight >= 0.75*float64(s.busy*l.m.o.Limits.StreamWindow):
-		return BoundWindow // the peer's, which is taken to be like this node's
+	case flight >= 0.75*float64(s.window):
+		return BoundWindow // the peer's, whose windows are taken to be like this node's
 	case flight < cwnd/4 && !s.jammed():
 		return BoundPeer
 	}
@@ -208,7 +212,7 @@ func (r *Rates) add(s load, in, parity float64, b Bound) {
 	r.Loss += (s.loss - r.Loss) * rateGain
 	r.Parity += (parity - r.Parity) * rateGain
 	r.Queue = max(s.rtt-s.minRTT, 0)
-	r.Busy, r.Bound = s.busy, b
+	r.Busy, r.Window, r.Bound = s.busy, s.window, b
 }
 
 // corrected returns how many parity packets the stream to the node got for each

@@ -25,6 +25,7 @@ type Manager struct {
 	o         Options
 	transport *quic.Transport
 	layer     *fec.Layer // nil without correction
+	windows   *windowMemory
 
 	handlers    sync.WaitGroup // sessions' handlers and greetings
 	handlerCtx  context.Context
@@ -54,7 +55,7 @@ func New(o Options) (*Manager, error) {
 	}
 	o = o.withDefaults()
 	m := &Manager{
-		o: o, rand: o.Rand, stopping: make(chan struct{}),
+		o: o, rand: o.Rand, windows: newWindowMemory(o.Limits), stopping: make(chan struct{}),
 		links: make(map[Key]*link), budgets: make(map[zone.Node]*budget), wanted: make(map[zone.Node]Peer),
 	}
 	var reset quic.StatelessResetKey

@@ -39,6 +39,11 @@ type Peer struct {
 type Limits struct {
 	Sessions     int // streams at a time that a peer may open on one connection; default 128
 	StreamWindow int // bytes that a peer may send on a stream ahead of its reader; default 2 MiB
+	// WindowMemory is how many bytes more, from all peers together, sessions of bulk
+	// links may have on their way when a window of StreamWindow is too small for a
+	// path: side streams with such windows; below 0 = none; default
+	// DefaultWindowMemory. Half of it is used at a time, see note 25.
+	WindowMemory int64
 	Connections  int // greeted connections altogether; default 1024
 	Handshakes   int // incoming connections at a time that have not greeted; default 64
 	MaxPayload   int // bytes of the largest frame payload; default and most wire.MaxPayload
@@ -53,6 +58,10 @@ type Limits struct {
 	// at most seven eighths of it.
 	Rate int64
 }
+
+// DefaultWindowMemory is the default of Limits.WindowMemory: 128 windows of 2 MiB in
+// use at a time.
+const DefaultWindowMemory = 512 << 20
 
 // The bounds of Limits.Parallel. More than one takes a larger share of a path that
 // is shared with others, so that it is asked for.
@@ -79,6 +88,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	set(&l.Sessions, 128)
 	set(&l.StreamWindow, 2<<20)
+	if l.WindowMemory == 0 {
+		l.WindowMemory = DefaultWindowMemory
+	}
 	set(&l.Connections, 1024)
 	set(&l.Handshakes, 64)
 	set(&l.MaxPayload, wire.MaxPayload)

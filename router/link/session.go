@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,14 +21,18 @@ var _ wire.Stream = (*Session)(nil)
 // handed over without a copy.
 const sendCopy = 4 << 10
 
-// Session is one session on a link: a QUIC stream that carries frames. It is a
-// wire.Stream.
+// Session is one session on a link: a QUIC stream that carries frames, and side
+// streams when one window does not suffice. It is a wire.Stream.
 type Session struct {
 	conn   *conn
 	stream *quic.Stream
 	number atomic.Uint64 // the session's number; 0 until the first frame has told it
 
 	recv recvState // only Recv
+	in   inSides
+	from atomic.Pointer[quic.ReceiveStream] // what Recv reads instead of stream; nil = nothing
+	out  outSides
+	to   atomic.Pointer[quic.SendStream] // likewise of Send
 
 	sendMu  sync.Mutex // held while a frame is being written
 	sendBuf []byte     // guarded by sendMu
@@ -48,11 +53,20 @@ type recvState struct {
 	payload  []byte
 	got      int
 	deadline bool // the stream has a read deadline
+
+	aside wire.Aside          // the last one that came
+	named bool                // the next frame is on the side stream of aside
+	side  *quic.ReceiveStream // where the frame comes from; nil = the session's stream
+	small [wire.MaxAside]byte // the payload of Aside
 }
 
+// newSession returns a session and makes it known to the connection.
 func newSession(c *conn, s *quic.Stream, number uint64) *Session {
 	out := &Session{conn: c, stream: s}
 	out.number.Store(number)
+	out.in.came = make(chan struct{}, 1)
+	c.sessions.Add(1)
+	c.sides.own(out)
 	return out
 }
 
@@ -87,21 +101,22 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	buf = append(buf, f.Payload[:n]...)
 	s.sendBuf = buf[:0]
 	if f.Type == wire.TypeBatch {
-		s.conn.seen(&s.period)
+		s.conn.seen(&s.period, 1+s.out.count())
 	}
 	if err := s.conn.pace(ctx, wire.HeaderSize+len(f.Payload)); err != nil {
 		return err
 	}
 
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = s.stream.SetWriteDeadline(time.Unix(1, 0)) })
+		stop := context.AfterFunc(ctx, func() {
+			_ = s.stream.SetWriteDeadline(time.Unix(1, 0))
+			if side := s.to.Load(); side != nil {
+				_ = side.SetWriteDeadline(time.Unix(1, 0))
+			}
+		})
 		defer stop()
 	}
-	sent, err := s.write(ctx, buf)
-	if err == nil && n < len(f.Payload) {
-		sent = 1
-		_, err = s.write(ctx, f.Payload[n:])
-	}
+	sent, err := s.put(ctx, &f, buf, n)
 	if err == nil {
 		return nil
 	}
@@ -117,15 +132,46 @@ func (s *Session) Send(ctx context.Context, f wire.Frame) error {
 	return err
 }
 
+// put writes a frame: head, which is its header with the first n bytes of its
+// payload, and the rest. sendMu is held.
+func (s *Session) put(ctx context.Context, f *wire.Frame, head []byte, n int) (sent int, err error) {
+	var to sink = s.stream
+	side := s.out.pick(len(f.Payload))
+	if side != nil {
+		if sent, err = s.aside(ctx, side, f); err != nil {
+			return sent, err
+		}
+		to = side.stream
+		s.to.Store(side.stream)
+		defer s.to.Store(nil)
+	}
+	k, err := s.write(ctx, to, head)
+	sent += k
+	if err == nil && n < len(f.Payload) {
+		k, err = s.write(ctx, to, f.Payload[n:])
+		sent += k
+	}
+	if err == nil {
+		s.fit(time.Now(), side, wire.HeaderSize+len(f.Payload))
+	}
+	return sent, err
+}
+
+// sink is a stream that frames are written to.
+type sink interface {
+	Write(p []byte) (int, error)
+	SetWriteDeadline(t time.Time) error
+}
+
 // write writes p; it gives up when no byte was taken for Timing.Write.
-func (s *Session) write(ctx context.Context, p []byte) (sent int, err error) {
+func (s *Session) write(ctx context.Context, to sink, p []byte) (sent int, err error) {
 	for {
 		start := time.Now()
-		_ = s.stream.SetWriteDeadline(start.Add(s.conn.m.o.Timing.Write))
+		_ = to.SetWriteDeadline(start.Add(s.conn.m.o.Timing.Write))
 		if err := ctx.Err(); err != nil {
 			return sent, err
 		}
-		n, err := s.stream.Write(p[sent:])
+		n, err := to.Write(p[sent:])
 		sent += n
 		s.conn.sent(n, time.Since(start))
 		switch {
@@ -150,8 +196,7 @@ func (s *Session) Recv(ctx context.Context) (wire.Frame, error) {
 // least n bytes, and its error ends the session.
 func (s *Session) RecvInto(ctx context.Context, alloc func(ctx context.Context, n int) ([]byte, error)) (wire.Frame, error) {
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = s.stream.SetReadDeadline(time.Unix(1, 0)) })
-		defer stop()
+		defer s.interrupt(ctx)()
 	}
 	for {
 		f, err := s.next(ctx, alloc)
@@ -180,7 +225,61 @@ func (s *Session) RecvInto(ctx context.Context, alloc func(ctx context.Context, 
 	}
 }
 
+// interrupt has the end of ctx end a Read, until what it returns is called.
+func (s *Session) interrupt(ctx context.Context) (stop func()) {
+	over := make(chan struct{})
+	end := context.AfterFunc(ctx, func() {
+		defer close(over)
+		_ = s.stream.SetReadDeadline(time.Unix(1, 0))
+		if side := s.from.Load(); side != nil {
+			_ = side.SetReadDeadline(time.Unix(1, 0))
+		}
+	})
+	return func() {
+		if !end() {
+			<-over // else it would end the next Read
+			s.recv.deadline = true
+		}
+	}
+}
+
+// next returns the next frame, wherever it is.
 func (s *Session) next(ctx context.Context, alloc func(context.Context, int) ([]byte, error)) (wire.Frame, error) {
+	r := &s.recv
+	for {
+		if r.named {
+			side, err := s.find(ctx, r.aside.Stream)
+			if err != nil {
+				return wire.Frame{}, err
+			}
+			r.side, r.named = side, false
+			s.from.Store(side)
+		}
+		f, err := s.whole(ctx, alloc)
+		switch {
+		case err != nil:
+			return wire.Frame{}, err
+		case f.Type != wire.TypeAside:
+			if r.side != nil {
+				if r.aside.Last {
+					s.lose(r.side)
+				}
+				r.side = nil
+				s.from.Store(nil)
+			}
+			return f, nil
+		case r.side != nil:
+			return wire.Frame{}, &wire.FrameError{Type: f.Type, Code: wire.CodeMalformed, Field: "place", Err: errAside}
+		}
+		if r.aside, err = wire.ParseAside(f.Payload); err != nil {
+			return wire.Frame{}, err
+		}
+		r.named = true
+	}
+}
+
+// whole reads one frame from where it stands.
+func (s *Session) whole(ctx context.Context, alloc func(context.Context, int) ([]byte, error)) (wire.Frame, error) {
 	r := &s.recv
 	if !r.parsed {
 		if err := s.fill(ctx, r.head[:], &r.gotHead); err != nil {
@@ -190,11 +289,17 @@ func (s *Session) next(ctx context.Context, alloc func(context.Context, int) ([]
 		if err != nil {
 			return wire.Frame{}, err
 		}
-		if int(h.Length) > s.conn.m.o.Limits.MaxPayload {
+		most := s.conn.m.o.Limits.MaxPayload
+		if h.Type == wire.TypeAside {
+			most = len(r.small)
+		}
+		if int(h.Length) > most {
 			return wire.Frame{}, &wire.FrameError{Type: h.Type, Code: wire.CodeMalformed, Field: "payload length", Err: ErrTooLarge}
 		}
 		r.header = h
-		if r.payload, err = alloc(ctx, int(h.Length)); err != nil {
+		if h.Type == wire.TypeAside {
+			r.payload = r.small[:]
+		} else if r.payload, err = alloc(ctx, int(h.Length)); err != nil {
 			return wire.Frame{}, err
 		}
 		r.payload, r.got, r.parsed = r.payload[:h.Length], 0, true
@@ -215,19 +320,12 @@ func (s *Session) next(ctx context.Context, alloc func(context.Context, int) ([]
 func (s *Session) fill(ctx context.Context, p []byte, got *int) error {
 	for *got < len(p) {
 		r := &s.recv
-		if mid := r.parsed || r.gotHead > 0; mid || r.deadline {
-			var at time.Time
-			if mid {
-				at = time.Now().Add(s.conn.m.o.Timing.Stall)
-			}
-			_ = s.stream.SetReadDeadline(at)
-			r.deadline = mid
-		}
+		from := s.await()
 		if err := ctx.Err(); err != nil {
 			r.deadline = true
 			return err
 		}
-		n, err := s.stream.Read(p[*got:])
+		n, err := from.Read(p[*got:])
 		*got += n
 		s.conn.received(n)
 		switch {
@@ -246,6 +344,25 @@ func (s *Session) fill(ctx context.Context, p []byte, got *int) error {
 	return nil
 }
 
+// await returns where the frame comes from, with the deadline for its next byte.
+func (s *Session) await() io.Reader {
+	r := &s.recv
+	mid := r.parsed || r.gotHead > 0
+	if r.side != nil {
+		_ = r.side.SetReadDeadline(time.Now().Add(s.conn.m.o.Timing.Stall))
+		return r.side
+	}
+	if mid || r.deadline {
+		var at time.Time
+		if mid {
+			at = time.Now().Add(s.conn.m.o.Timing.Stall)
+		}
+		_ = s.stream.SetReadDeadline(at)
+		r.deadline = mid
+	}
+	return s.stream
+}
+
 // Close implements wire.Stream: it sends End behind what was sent when that is
 // possible at once, else it resets the stream.
 func (s *Session) Close(code wire.Code) error {
@@ -256,8 +373,10 @@ func (s *Session) Close(code wire.Code) error {
 			if !s.broken {
 				ended = s.end(code)
 			}
+			s.endSides(code, ended)
 			s.sendMu.Unlock()
 		}
+		s.endSides(code, false)
 		if !ended {
 			s.stream.CancelWrite(quic.StreamErrorCode(code))
 		}
@@ -284,6 +403,7 @@ func (s *Session) reset(code wire.Code) {
 		s.closed.Store(&wire.ClosedError{Code: code, Local: true})
 		s.stream.CancelWrite(quic.StreamErrorCode(code))
 		s.stream.CancelRead(quic.StreamErrorCode(code))
+		s.endSides(code, false)
 		s.conn.forget(s)
 	})
 }

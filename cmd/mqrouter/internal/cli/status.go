@@ -171,10 +171,18 @@ func printLinks(w io.Writer, all []admin.Status) {
 			}
 			loss, corrected := lossOf(&l)
 			t.row(s.Node+" - "+l.Peer, s.City+" - "+l.City, l.Class, age(l.RTT), loss, corrected, l.Connections, l.Sessions,
-				size(l.Sent), size(l.Received), size(uint64(l.Out)), size(uint64(l.In)), cmp.Or(l.Bound, "-"), state)
+				size(l.Sent), size(l.Received), size(uint64(l.Out)), size(uint64(l.In)), boundOf(&l), state)
 		}
 	}
 	section(w, "links between routers", t)
+}
+
+// boundOf says what keeps a link from sending more; of windows, how large they are.
+func boundOf(l *admin.Link) string {
+	if l.Bound == "window" && l.Window > 0 {
+		return l.Bound + " " + size(uint64(l.Window))
+	}
+	return cmp.Or(l.Bound, "-")
 }
 
 // lossOf says what a path loses, and what correction makes of that at which price.

@@ -26,6 +26,9 @@ type Link struct {
 	// Rate is the most that is sent to one router in a second, a size. Empty or "0":
 	// any.
 	Rate string `mapstructure:"link-rate-limit"`
+	// Windows is the memory for windows of bulk sessions beyond one each, a size. "0":
+	// none. Empty: link.DefaultWindowMemory.
+	Windows string `mapstructure:"link-window-memory"`
 }
 
 // DefaultLinkExtra and the bounds of Link.Extra, in percent. Above the most a path
@@ -42,11 +45,19 @@ const (
 	maxLinkRate = 100 << 30
 )
 
+// Bounds of a router's memory for windows in bytes: the least is one that a few
+// peers get windows from.
+const (
+	minLinkWindows = 64 << 20
+	maxLinkWindows = 64 << 30
+)
+
 // linkFlags declares the flags of Link on fs.
 func linkFlags(fs *pflag.FlagSet) {
 	fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay, which needs both ends")
 	fs.String("link-correction", "off", "off, or auto: repair losses on the way to other cities with parity, as much as the measured loss needs, which needs both ends")
 	fs.Int("link-correction-extra", DefaultLinkExtra, "most that parity may add to the bytes of a router with much to send, in percent, 1 to 100; one with less than 3 MiB a second to send may add up to 120")
+	fs.String("link-window-memory", "512MiB", "most memory for what bulk sessions of all other routers may have on their way here beyond 2 MiB each, from 64MiB on; half of it is in use at a time; 0: none")
 	fs.String("link-rate-limit", "0", "most bytes a second that are sent to one router of another city, headers, repeats and parity included, such as 12MiB, from 256KiB on; 0: any")
 }
 
@@ -67,7 +78,28 @@ func (l Link) validate() error {
 	if _, err := l.RateBytes(); err != nil {
 		errs = append(errs, err)
 	}
+	if _, err := l.WindowBytes(); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
+}
+
+// WindowBytes returns Windows as link.Limits.WindowMemory takes it: below 0 = none.
+func (l Link) WindowBytes() (int64, error) {
+	switch l.Windows {
+	case "":
+		return 0, nil
+	case "0":
+		return -1, nil
+	}
+	n, err := zone.ParseSize(l.Windows)
+	if err == nil && (n < minLinkWindows || n > maxLinkWindows) {
+		err = errors.New("it is out of bounds")
+	}
+	if err != nil {
+		return 0, fmt.Errorf("config: link-window-memory %q: %w; write a size from 64MiB to 64GiB, or 0 for none", l.Windows, err)
+	}
+	return n, nil
 }
 
 // RateBytes returns Rate in bytes a second; 0 = any.

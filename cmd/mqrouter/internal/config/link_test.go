@@ -3,6 +3,8 @@ package config
 import (
 	"strings"
 	"testing"
+
+	"github.com/mqrouter/mqrouter/router/link"
 )
 
 func TestLinkSettings(t *testing.T) {
@@ -12,6 +14,12 @@ func TestLinkSettings(t *testing.T) {
 	}
 	if rate, err := n.Link.RateBytes(); n.Link.Correct() != nil || rate != 0 || err != nil || n.Link.Connections != 1 {
 		t.Errorf("by default: %+v, want one connection, no correction and no limit", n.Link)
+	}
+	if n, err := n.Link.WindowBytes(); n != link.DefaultWindowMemory || err != nil {
+		t.Errorf("windows by default: %d, %v", n, err)
+	}
+	if n, err := (Link{Windows: "0"}).WindowBytes(); n >= 0 || err != nil {
+		t.Errorf("no windows: %d, %v", n, err)
 	}
 	t.Setenv("MQROUTER_LINK_RATE_LIMIT", "12MiB")
 	path := file(t, "link-correction: auto\nlink-correction-extra: 40\nlink-connections: 8\n")
@@ -35,14 +43,17 @@ func TestLinkSettings(t *testing.T) {
 
 func TestLinkFaultsAreNamed(t *testing.T) {
 	for want, l := range map[string]Link{
-		"write a number from 1 to 16":     {Connections: 17},
-		"write off or auto":               {Correction: "on"},
-		"write percent from 1 to 100":     {Extra: 250},
-		"did you mean 12MiB":              {Rate: "12MB"},
-		"a size from 256KiB to 100GiB":    {Rate: "1000"},
-		"out of bounds":                   {Rate: "200GiB"},
-		`link-rate-limit "-5MiB"`:         {Rate: "-5MiB"},
-		"link-correction-extra -1: write": {Extra: -1},
+		"write a number from 1 to 16":      {Connections: 17},
+		"write off or auto":                {Correction: "on"},
+		"write percent from 1 to 100":      {Extra: 250},
+		"did you mean 12MiB":               {Rate: "12MB"},
+		"a size from 256KiB to 100GiB":     {Rate: "1000"},
+		"out of bounds":                    {Rate: "200GiB"},
+		`link-rate-limit "-5MiB"`:          {Rate: "-5MiB"},
+		"link-correction-extra -1: write":  {Extra: -1},
+		`link-window-memory "1MiB": it is`: {Windows: "1MiB"},
+		`link-window-memory "64"`:          {Windows: "64"},
+		`link-window-memory "-1"`:          {Windows: "-1"},
 	} {
 		n := Node{Link: l}
 		if err := n.Validate("router"); err == nil || !strings.Contains(err.Error(), want) {

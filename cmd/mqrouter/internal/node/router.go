@@ -113,12 +113,16 @@ func (n *routerNode) startRouter(ctx context.Context, incarnation record.Incarna
 	if err != nil {
 		return err
 	}
+	windows, err := n.cfg.Link.WindowBytes()
+	if err != nil {
+		return err
+	}
 	n.router, err = router.New(router.Options{
 		Node: n.self.Name, Incarnation: incarnation, Topology: n.source.Current, Peers: n,
 		TLS: router.LinkTLS(links), Identify: peer.IdentityOf, PacketConn: conn,
 		Open:     egress.OverPeer(d, n.source.Current().Deployment, n.self.City.Name),
 		Announce: n.announce, Logger: n.log, Meter: n.meter(), Tracer: n.tracer(),
-		Limits: router.Limits{Link: link.Limits{Parallel: n.cfg.Link.Connections, Rate: rate}}, CPU: n.cpu(),
+		Limits: router.Limits{Link: link.Limits{Parallel: n.cfg.Link.Connections, Rate: rate, WindowMemory: windows}}, CPU: n.cpu(),
 		Correction: n.cfg.Link.Correct(),
 	})
 	if err != nil {

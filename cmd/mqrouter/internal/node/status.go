@@ -225,7 +225,7 @@ func (n *routerNode) Status() admin.Status {
 		}
 		s.Links = append(s.Links, admin.Link{Peer: string(l.Node), City: string(l.City), Class: l.Class.String(), State: l.State.String(),
 			Since: l.Since, RTT: l.RTT, Sessions: l.Sessions, Sent: l.Traffic.BytesOut, Received: l.Traffic.BytesIn, Reconnects: l.Reconnects, Problem: problem,
-			Connections: l.Connections, Out: l.Rates.Out, In: l.Rates.In, Loss: l.Rates.Loss, Queue: l.Rates.Queue, Bound: boundOf(l.Rates.Bound),
+			Connections: l.Connections, Out: l.Rates.Out, In: l.Rates.In, Loss: l.Rates.Loss, Queue: l.Rates.Queue, Window: l.Rates.Window, Bound: boundOf(l.Rates.Bound),
 			Correction: correctionOf(&l)})
 	}
 	for _, c := range t.Cities {
