@@ -36,7 +36,7 @@ func newLinkShape(m metric.Meter) (*linkShape, error) {
 	}
 	x := &linkShape{
 		connections: gauge("mqrouter.link.connections", "{connection}", "QUIC connections of the link, its own and those for sessions."),
-		wanted:      gauge("mqrouter.link.connections.wanted", "{connection}", "Connections that this end wants for its sessions; 1 = the link's own."),
+		wanted:      gauge("mqrouter.link.connections.wanted", "{connection}", "Connections that this end wants for its sessions; 1 = the link's own, or the last of those beside it."),
 		bound:       gauge("mqrouter.link.bound", "{link}", "1 for what keeps the link from carrying more: none, cpu, window, peer, path or rate."),
 		window:      gauge("mqrouter.link.window", "By", "Windows of the sessions that sent something of late: the most that they may have on their way."),
 		goodput:     float("mqrouter.link.goodput", "By/s", "Bytes of sessions a second, averaged over about five seconds."),

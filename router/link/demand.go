@@ -59,6 +59,7 @@ func (l load) jammed() bool {
 // sessions wait, back again when goodput did not follow.
 type demand struct {
 	want    int     // at least 1
+	apart   bool    // one is enough, but keep it beside the link's own; see fall
 	rate    float64 // goodput, moving average
 	last    float64 // goodput of the sample before this one and this one, the lesser
 	prior   float64 // goodput of the last sample
@@ -79,6 +80,15 @@ func newDemand() demand { return demand{want: 1, hold: firstRest} }
 
 func level(n int) int { return bits.Len(uint(n)) - 1 }
 
+// extra returns how many connections sessions shall have beside the link's own; 0 =
+// they share that.
+func (d *demand) extra() int {
+	if d.want > 1 || d.apart {
+		return d.want
+	}
+	return 0
+}
+
 // sample takes a sample; most bounds what is wanted.
 func (d *demand) sample(now time.Time, s load, most int) {
 	if d.rate == 0 {
@@ -88,6 +98,7 @@ func (d *demand) sample(now time.Time, s load, most int) {
 	d.last, d.prior = min(s.rate, d.prior), s.rate
 	d.count(now, s)
 	d.want = max(min(d.want, most), 1)
+	d.apart = d.apart && most > 1
 	switch {
 	case d.jammed >= jammedFor || d.crowds >= crowdedFor:
 		d.jammed, d.crowds = 0, 0
@@ -144,7 +155,7 @@ func (d *demand) grow(now time.Time, most int) {
 	// hold, and one lost packet halves what it sends for some round trips.
 	d.carried[level(d.want)] = min(d.rate, d.last)
 	d.trial, d.from = now, d.want
-	d.want = min(2*d.want, most)
+	d.want, d.apart = min(2*d.want, most), true
 }
 
 // judge looks whether growing has paid: at the end of the trial, or at any time in
@@ -161,7 +172,9 @@ func (d *demand) judge(now time.Time, s load) {
 	}
 }
 
-// fall lowers the number and forbids growth for a while, longer each time.
+// fall lowers the number and forbids growth for a while, longer each time. The last
+// one stays beside the link's own while it is needed: its window has grown with the
+// path, and that of the link's own has not since it carried sessions.
 func (d *demand) fall(now time.Time, to int) {
 	d.want = max(min(d.want, to), 1)
 	d.trial = time.Time{}
@@ -170,17 +183,21 @@ func (d *demand) fall(now time.Time, to int) {
 }
 
 // relax gives connections back that are not needed: there are fewer sessions
-// than they, or half of them carried twice as much before they did not suffice.
+// than they, or half of them carried twice as much before they did not suffice. Of
+// one, the half is the link's own.
 func (d *demand) relax(now time.Time, s load) {
 	fewer := d.want / 2
-	if d.want == 1 || d.pressed > 0 || s.busy > fewer && 2*d.rate > d.carried[level(fewer)] {
+	if d.extra() == 0 || d.pressed > 0 || s.busy > fewer && 2*d.rate > d.carried[level(max(fewer, 1))] {
 		d.easy = time.Time{}
 		return
 	}
 	if d.easy.IsZero() {
 		d.easy = now
 	}
-	if now.Sub(d.easy) >= easyFor {
-		d.want, d.easy = fewer, time.Time{}
+	if now.Sub(d.easy) < easyFor {
+		return
 	}
+	d.easy = time.Time{}
+	d.apart = fewer > 0
+	d.want = max(fewer, 1)
 }

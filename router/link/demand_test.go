@@ -175,6 +175,29 @@ func TestDemandFallsWhereAQueueStandsAndOverflows(t *testing.T) {
 	}
 }
 
+// TestDemandKeepsTheLastConnectionWhileItIsNeeded: when one suffices for a full path
+// it is one whose window has grown, not the link's own, which begins anew.
+func TestDemandKeepsTheLastConnectionWhileItIsNeeded(t *testing.T) {
+	d, now := newDemand(), epoch
+	follow(&d, &now, time.Minute, 8, overflows(15*time.Second, true))
+	if n := d.extra(); n != 0 {
+		t.Errorf("%d extra connections of a link that never grew", n)
+	}
+	follow(&d, &now, longestRest+20*time.Second, 8, lossyPath)
+	follow(&d, &now, 10*time.Minute, 8, overflows(15*time.Second, true))
+	if n := d.extra(); d.want != 1 || n != 1 {
+		t.Errorf("%d connections, %d of them extra, on a full path; want one", d.want, n)
+	}
+	narrow := d
+	if follow(&narrow, &now, time.Second, 1, fullPath); narrow.extra() != 0 {
+		t.Error("an extra connection to a peer that takes none")
+	}
+	follow(&d, &now, 15*time.Second, 8, idlePath(0.1e6, 16))
+	if n := d.extra(); n != 0 {
+		t.Errorf("%d extra connections for a trickle", n)
+	}
+}
+
 func TestDemandGivesBackWhatIsNotNeededAndKeepsWhatIs(t *testing.T) {
 	d, now := newDemand(), epoch
 	follow(&d, &now, 10*time.Second, 8, lossyPath)
@@ -209,7 +232,7 @@ func TestDemandStaysInBounds(t *testing.T) {
 				minRTT: time.Duration(r.Int64N(int64(time.Second))), cpu: r.IntN(5) == 0,
 				crowded: r.IntN(20) == 0, queued: r.IntN(2) == 0,
 			}, most)
-			if d.want < 1 || d.want > max(most, 1) {
+			if d.want < 1 || d.want > max(most, 1) || d.extra() > 0 && most < 2 {
 				t.Fatalf("seed %d: %d connections of at most %d", seed, d.want, most)
 			}
 		}

@@ -50,11 +50,10 @@ func (m *machine) mostExtras() int {
 
 // wantedExtras returns how many extra connections this end wants now.
 func (m *machine) wantedExtras() int {
-	want := m.extras.demand.want
-	if !m.wanted || m.closing || want < 2 {
+	if !m.wanted || m.closing {
 		return 0
 	}
-	return want
+	return m.extras.demand.extra()
 }
 
 // missingExtras returns how many attempts at extra connections may be begun.

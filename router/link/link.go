@@ -45,7 +45,7 @@ type Status struct {
 	MinRTT      time.Duration
 	Sessions    int // of both ends
 	Connections int // the link's own and extra ones, those that wait to be idle included
-	Wanted      int // connections that this end wants for its sessions; 1 = the link's own
+	Wanted      int // connections that this end wants for its sessions; 1 = the link's own, or the last extra one
 	Attempts    int // dials in progress
 	Rates       Rates
 	Reconnects  uint64     // connections that replaced a lost one

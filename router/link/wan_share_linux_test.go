@@ -46,10 +46,10 @@ func shareRows(parallel int) []shareRow {
 }
 
 // TestWANShares prints what flows get of a bottleneck that they share, and how long
-// its queue is. Beside the variables of TestWAN (of which it takes WARM,
-// CONNECTIONS and BY) there are
+// its queue is. Beside CONNECTIONS and BY of TestWAN there are
 //
 //	MQROUTER_WAN_FAIR_SECONDS  length of a run that is measured (60)
+//	MQROUTER_WAN_FAIR_WARM     seconds before it that are left out: windows grow slowly (30)
 //	MQROUTER_WAN_FAIR_RUNS     runs of each row, of which the median is printed (1)
 //	MQROUTER_WAN_FAIR_LOSS     lost at random as well, in packets of 100,000; 0 = none (0)
 //
@@ -60,7 +60,7 @@ func TestWANShares(t *testing.T) {
 		t.Skip("skipped: `make wan` runs it")
 	}
 	plan := wanPlan{
-		warm: time.Duration(wanNumber(t, "WARM", 8)) * time.Second, long: time.Duration(wanNumber(t, "FAIR_SECONDS", 60)) * time.Second,
+		warm: time.Duration(wanNumber(t, "FAIR_WARM", 30)) * time.Second, long: time.Duration(wanNumber(t, "FAIR_SECONDS", 60)) * time.Second,
 		runs: wanNumber(t, "FAIR_RUNS", 1),
 	}
 	path := wan.Path{Delay: sharedDelay, Rate: sharedRate, Queue: int64(sharedRate * sharedQueue / time.Second)}
