@@ -138,7 +138,8 @@
 //
 // Routes name the nodes that serve (Options.Fronts), each as a broker of its own.
 // Clients refresh them every 30 s, and assignments every 5 s; what fails until then is
-// tried at another name in the same route.
+// tried at another name in the same route. A new master is dialled for few clients at a
+// time (forward_dial.go), so that the handshakes of all do not keep each from ending.
 //
 // # Lite topics
 //

@@ -68,6 +68,7 @@ type Forwarder struct {
 	grpc    *grpc.Server
 	memory  *memory
 	answers *answers
+	dials   *dials
 	sniff   atomic.Pointer[sniffer] // nil before Run
 
 	held    atomic.Int64  // calls that wait for a master
@@ -106,7 +107,7 @@ func NewForwarder(o ForwarderOptions) (*Forwarder, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
 	}
-	f := &Forwarder{o: o, memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), clients: map[*through]struct{}{}}
+	f := &Forwarder{o: o, memory: newMemory(int64(o.MaxRequests)), answers: newAnswers(int64(o.MaxRequests)), dials: newDials(o.Dial), clients: map[*through]struct{}{}}
 	f.memory.anybody = true
 	f.stopping, f.stop = context.WithCancel(context.Background())
 	f.grpc = grpc.NewServer(append(bounded(f.memory, o.MaxStreams),
@@ -163,7 +164,8 @@ func (f *Forwarder) follow() {
 // Usage tells how full the forwarder's bounds are.
 func (f *Forwarder) Usage() []bounds.Usage {
 	all := []bounds.Usage{f.memory.Usage(), f.answers.Usage(),
-		{Name: "client.masterless", Unit: "request", Depth: f.held.Load(), Limit: int64(f.o.MaxHeld), Full: f.unheld.Load()}}
+		{Name: "client.masterless", Unit: "request", Depth: f.held.Load(), Limit: int64(f.o.MaxHeld), Full: f.unheld.Load()},
+		{Name: "client.dialling", Unit: "connection", Depth: int64(len(f.dials.places)), Limit: maxDials, Full: f.dials.waited.Load()}}
 	if l := f.sniff.Load(); l != nil {
 		all = append(all, l.Usage()...)
 	}

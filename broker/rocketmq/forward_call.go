@@ -99,8 +99,7 @@ func throughOf(ctx context.Context) *through {
 // open begins the call at the master. Without one it waits, with the request unread.
 // It fails with codes.Unavailable when the wait is over.
 func (f *Forwarder) open(ctx context.Context, client *through, method string) (grpc.ClientStream, *upstream, error) {
-	var until time.Time
-	held := false
+	until, held := f.holdUntil(ctx), false
 	defer func() {
 		if held {
 			f.held.Add(-1)
@@ -116,7 +115,7 @@ func (f *Forwarder) open(ctx context.Context, client *through, method string) (g
 			if err != nil {
 				return nil, nil, status.Error(codes.Unavailable, err.Error())
 			}
-			s, err := up.conn.NewStream(out, &bothWays, method)
+			s, err := up.begin(out, method, until)
 			if err == nil {
 				return s, up, nil
 			}
@@ -124,8 +123,7 @@ func (f *Forwarder) open(ctx context.Context, client *through, method string) (g
 				return nil, nil, err
 			}
 		}
-		if until.IsZero() {
-			until = f.holdUntil(ctx)
+		if !held {
 			if held = f.held.Add(1) <= int64(f.o.MaxHeld); !held {
 				f.held.Add(-1)
 				f.unheld.Add(1)

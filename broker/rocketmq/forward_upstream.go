@@ -10,11 +10,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 )
 
 // frame is a message as it is on the wire. Whoever has it frees it, or hands it to
@@ -131,7 +133,7 @@ func (c *through) upstream(to Upstream) (*upstream, error) {
 		return nil, net.ErrClosed
 	}
 	if c.up == nil {
-		up, err := newUpstream(to, c.f.o.Dial)
+		up, err := newUpstream(to, c.f.dials)
 		if err != nil {
 			return nil, err
 		}
@@ -150,7 +152,8 @@ type upstream struct {
 
 // Bounds of a connection to a master.
 const (
-	dialTime     = time.Second            // connect and handshake: a master that takes longer is as good as none
+	dialTime     = time.Second            // connect, and handshake: a master that takes longer for either is as good as none
+	connectTime  = 30 * time.Second       // both, and the wait for a place before; calls wait for less
 	upstreamWait = 50 * time.Millisecond  // between attempts to reach a master
 	upstreamMax  = 500 * time.Millisecond // the design's bound for anything that dials
 	upstreamRead = 1 << 20                // bytes of a stream that the master may have sent ahead
@@ -159,16 +162,16 @@ const (
 	maxAnswerBytes = 16 << 20
 )
 
-func newUpstream(to Upstream, dial func(context.Context, string) (net.Conn, error)) (*upstream, error) {
+func newUpstream(to Upstream, d *dials) (*upstream, error) {
 	creds := insecure.NewCredentials()
 	if to.TLS != nil {
 		creds = credentials.NewTLS(fellowClient(to.TLS))
 	}
 	conn, err := grpc.NewClient("passthrough:///"+to.Addr,
-		grpc.WithTransportCredentials(creds),
-		grpc.WithContextDialer(dial),
+		grpc.WithTransportCredentials(promptly{creds}),
+		grpc.WithContextDialer(d.connect),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(frameCodec{}), grpc.MaxCallRecvMsgSize(maxAnswerBytes), grpc.MaxCallSendMsgSize(maxAnswerBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: dialTime,
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTime,
 			Backoff: backoff.Config{BaseDelay: upstreamWait, Multiplier: 1.6, Jitter: 0.2, MaxDelay: upstreamMax}}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 3 * time.Second}),
 		grpc.WithInitialWindowSize(upstreamRead),
@@ -180,6 +183,21 @@ func newUpstream(to Upstream, dial func(context.Context, string) (net.Conn, erro
 	u := &upstream{to: to, conn: conn}
 	u.ctx, u.cancel = context.WithCancel(context.Background())
 	return u, nil
+}
+
+// begin begins a call, unless the master has not been reached by then.
+func (u *upstream) begin(ctx context.Context, method string, until time.Time) (grpc.ClientStream, error) {
+	ctx, cancel := context.WithCancel(ctx) // ends with the call
+	late := time.AfterFunc(time.Until(until), cancel)
+	s, err := u.conn.NewStream(ctx, &bothWays, method)
+	if !late.Stop() && err == nil {
+		err = status.Error(codes.Unavailable, "the master was reached too late")
+	}
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return s, nil
 }
 
 // close ends the calls on the connection, and it.
