@@ -76,17 +76,26 @@ func TestRelayKeepsOrderInBothDirections(t *testing.T) {
 		t.Errorf("the broker saw %d hops, want 1", h)
 	}
 	const frames = 300
+	typeOf := func(i uint64) wire.Type {
+		if i%7 == 3 {
+			return 250
+		}
+		return wire.TypeBatch
+	}
 	go func() {
 		for i := range uint64(frames) {
-			// Sizes from a header to more than a link's first packet and its buffers.
-			if s.Send(context.Background(), batch(42, i, int(i*7919%70_000))) != nil {
+			// Sizes from a header to more than a link's first packet and its buffers, and
+			// some of a type that only the ends know.
+			f := batch(42, i, int(i*7919%70_000))
+			f.Type = typeOf(i)
+			if s.Send(context.Background(), f) != nil {
 				return
 			}
 		}
 	}()
 	for i := range uint64(frames) {
 		f := recv(t, s)
-		if number(f) != i || f.Hops != 1 || len(f.Payload) != max(int(i*7919%70_000), 8) {
+		if number(f) != i || f.Type != typeOf(i) || f.Hops != 1 || len(f.Payload) != max(int(i*7919%70_000), 8) {
 			t.Fatalf("frame %d: number %d, %d bytes, %d hops", i, number(f), len(f.Payload), f.Hops)
 		}
 	}

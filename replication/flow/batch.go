@@ -19,6 +19,8 @@ type run struct {
 	residency []zone.City   // of the records; nil = all
 	raw       int           // data bytes of the records
 	traced    traced        // of the records
+	topic     []byte        // of the first record, a part of it; nil when it does not parse
+	free      bool          // the first record may enter any city
 }
 
 // cut takes the first run of items that has at most limit data bytes. The run
@@ -44,6 +46,9 @@ func cut(items []Item, limit int, old []zone.City, trace bool) run {
 		// A record that does not parse goes on alone in its residency of "all":
 		// the source has offered it, and the destination parks it as corrupt.
 		free := err != nil || v.Unrestricted()
+		if i == 0 && err == nil {
+			r.topic, r.free = v.Topic(), free
+		}
 		switch {
 		case i == 0 && !free:
 			r.residency = residencyOf(v, old)

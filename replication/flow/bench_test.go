@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,4 +155,45 @@ func benchmarkFlow(b *testing.B, size int, far bool, lim Limits) {
 	cancel()
 	p.wg.Wait()
 	close(sink.queue)
+}
+
+// BenchmarkSmallChange says what it costs to pack and unpack a batch of one record
+// with a dictionary, and what is sent of it then.
+func BenchmarkSmallChange(b *testing.B) {
+	enc, err := newEncoder()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, size := range []int{200, 500, 1000} {
+		d, err := train(memberSamples(b, 1, 64<<10/(size+300), size), enc)
+		if err != nil {
+			b.Fatal(err)
+		}
+		dec, err := newDictionaryDecoder(d.content)
+		if err != nil {
+			b.Fatal(err)
+		}
+		samples := memberSamples(b, 2, 256, size)
+		b.Run(fmt.Sprintf("size=%d", size), func(b *testing.B) {
+			var raw, with, without int
+			var buf, back []byte
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s := samples[i%len(samples)]
+				buf = d.encoder.EncodeAll(s, buf[:0])
+				if back, err = dec.DecodeAll(buf, slices.Grow(back[:0], len(s))); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for _, s := range samples {
+				raw, with = raw+len(s), with+len(d.encoder.EncodeAll(s, buf[:0]))
+				without += sizeWithout(s, enc, &back)
+			}
+			n := float64(len(samples))
+			b.ReportMetric(float64(raw)/n, "raw-B")
+			b.ReportMetric(float64(without)/n, "without-B")
+			b.ReportMetric(float64(with)/n, "with-B")
+		})
+		dec.Close()
+	}
 }

@@ -64,12 +64,26 @@
 //     flows; what an origin holds is one batch a lane and a bounded cache.
 //
 // What is not built is refused as unsupported, never ignored: the outcome
-// moved, dictionaries, unknown codecs, frames of readers of landings.
+// moved, unknown codecs, frames of readers of landings.
+//
+// # Dictionaries
+//
+// A batch of a few KiB has little to refer back to. An Outbox learns what the small
+// batches of a topic look like and packs them with a dictionary, when samples that it
+// was not made of say that it pays (files library.go and dictionary.go). A session
+// brings it, before the first batch that needs it and once it would have paid for
+// itself there, to a destination whose Accept takes some. Both ends of a session know
+// by the same rule which it has; nothing outlives it. A destination that refuses such
+// a session gets the same records without one, for an hour. Records whose residency
+// is restricted are never a part of one, since it goes to every city.
+//
+// An Outbox holds at most 8 topics of 1.7 MB, an Inbox 64 dictionaries of 0.2 MB.
 //
 // # Goroutines
 //
-// Outbox.Run starts one goroutine a leg (lane) that has something to send, and
-// one more for each open session (reading its stream). Inbox.Serve runs on its
+// Outbox.Run starts one goroutine that trains dictionaries, one at a time, and one a
+// leg (lane) that has something to send, and one more for each open session (reading
+// its stream). Inbox.Serve runs on its
 // caller's goroutine and starts two (reading, writing). All are joined before
 // Run and Serve return. Outbox.ServePull is a lane on its caller's goroutine.
 // Inbox.Run starts one goroutine for each flow that is pulled, and that one a

@@ -23,6 +23,10 @@ func FuzzInbox(f *testing.F) {
 	f.Add(o.Append(nil), uint8(wire.TypeProbe), p.Append(nil), uint8(wire.TypeSeal), s.Append(nil))
 	b.Codec, b.Data, b.RawSize = wire.CodecZstd, []byte{0x28, 0xb5, 0x2f, 0xfd, 4, 0, 0}, 100
 	f.Add(o.Append(nil), uint8(wire.TypeBatch), b.Append(nil), uint8(wire.TypeEnd), []byte{})
+	d := simDictionary(f)
+	data := wire.AppendItem(nil, []byte("no record"))
+	b.Codec, b.Dictionary, b.Data, b.RawSize = wire.CodecZstd, d.id, d.encoder.EncodeAll(data, nil), uint32(len(data))
+	f.Add(o.Append(nil), uint8(wire.TypeDictionary), (&wire.Dictionary{ID: d.id, Content: d.content}).Append(nil), uint8(wire.TypeBatch), b.Append(nil))
 	f.Fuzz(func(t *testing.T, open []byte, t1 uint8, p1 []byte, t2 uint8, p2 []byte) {
 		sink := newMemSink(rand.New(rand.NewPCG(1, 1)), "b")
 		sink.delay = 0

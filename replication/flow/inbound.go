@@ -32,6 +32,8 @@ type inbound struct {
 	waits   bool             // an origin's, without credit: a holder serves
 	rx      receiver
 	batch   wire.Batch // decoded again and again
+	dicts   []*decoder // of the session's dictionaries, oldest first; at most keeps
+	keeps   int        // dictionaries that Accept said are kept
 	frames  chan wire.Frame
 	failed  chan error // capacity 1: why reading or writing ended
 	out     outgoing
@@ -64,6 +66,7 @@ func (x *inbound) serve(ctx context.Context, f wire.Frame) error {
 		return err
 	}
 	defer x.giveBack()
+	defer x.dropDictionaries()
 	runCtx, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() { x.fail(x.receive(runCtx)) })
@@ -164,6 +167,8 @@ func (x *inbound) begin(ctx context.Context, f wire.Frame) error {
 	x.rx.regrant(now, in.budget, x.held != nil)
 	a := x.rx.accept(r, have.Outcomes)
 	a.Group, a.Incarnation, a.Epoch = in.sink.Group(), in.sink.Incarnation(), in.sink.Epoch()
+	x.keeps = in.keepsDictionaries()
+	a.Dictionaries = uint8(x.keeps)
 	x.out.control(wire.TypeAccept, x.session, x.class, a.Append(nil))
 	x.publish()
 	return nil

@@ -173,6 +173,12 @@ func (x *inbound) handle(f wire.Frame) (done bool, err error) {
 			return false, err
 		}
 		return false, x.takeBatch(&x.batch, f.Hops)
+	case wire.TypeDictionary:
+		p, err := wire.ParseDictionary(f.Payload)
+		if err != nil {
+			return false, err
+		}
+		return false, x.takeDictionary(&p)
 	case wire.TypeSkip:
 		p, err := wire.ParseSkip(f.Payload)
 		if err != nil {
@@ -253,7 +259,11 @@ func (x *inbound) takeBatch(b *wire.Batch, hops uint8) error {
 	}
 	data := b.Data
 	if b.Codec == wire.CodecZstd {
-		out, err := x.in.decoder.DecodeAll(b.Data, make([]byte, 0, b.RawSize))
+		dec, err := x.decoderOf(b.Dictionary)
+		if err != nil {
+			return err
+		}
+		out, err := dec.DecodeAll(b.Data, make([]byte, 0, b.RawSize))
 		if err != nil || len(out) != int(b.RawSize) {
 			return refused(wire.CodeMalformed, "compressed data: %v, %d of %d bytes", err, len(out), b.RawSize)
 		}

@@ -35,6 +35,7 @@ type Inbox struct {
 	met     *inboxMetrics
 	budget  *budget
 	decoder *zstd.Decoder
+	dicts   decoders
 	pull    PullOptions
 
 	pullKick chan struct{} // capacity 1: starting has something

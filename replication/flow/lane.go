@@ -51,6 +51,7 @@ type lane struct {
 	s         sender
 	thrift    thrift
 	linger    linger
+	shelf     shelf
 	state     OriginState
 	items     []Item
 	payload   []byte      // of the frame being sent
@@ -127,7 +128,7 @@ func (l *lane) failedWith(err error) time.Duration {
 		state = StateDiverged
 		l.met.diverged()
 	}
-	if code == wire.CodeMalformed {
+	if code == wire.CodeMalformed && len(l.shelf.told) == 0 {
 		l.rawOnly = true // in case that it was the codec
 	}
 	l.met.failed(code)

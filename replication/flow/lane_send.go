@@ -157,6 +157,11 @@ func (l *lane) sendBatch(ctx context.Context, c *conn, r *run) error {
 	if l.state.Landed {
 		b.Path, l.hops = r.items[0].Path, r.items[0].Hops
 	}
+	if !l.near && !l.rawOnly {
+		if t, d, has := l.dictionaryFor(r); d != nil {
+			return l.sendWith(ctx, c, t, d, has, &b, r)
+		}
+	}
 	if l.near || l.rawOnly || !l.thrift.worth(r.raw) {
 		return l.sendData(ctx, c, &b, last, r.raw, &r.traced, appendRaw(l.payload[:0], &b, r))
 	}

@@ -60,7 +60,7 @@ func (l *lane) session(ctx context.Context) error {
 func (l *lane) converse(ctx context.Context, c *conn, state OriginState, cursor uint64, at Fingerprint) (err error) {
 	l.state = state
 	l.s.start(time.Now(), l.lim, state.Head, cursor)
-	l.linger = linger{}
+	l.linger, l.shelf = linger{}, shelf{}
 	l.s.landed, l.s.owner = state.Landed, l.leg.Flow.Channel && !state.Landed
 	runCtx, stop := context.WithCancel(ctx)
 	done := make(chan struct{})
@@ -81,6 +81,9 @@ func (l *lane) converse(ctx context.Context, c *conn, state OriginState, cursor 
 			l.behind = l.s.backlog() || errors.Is(err, errOtherTable)
 		}
 		l.traces.abandon(code)
+		if (code == wire.CodeMalformed || code == wire.CodeUnsupported) && len(l.shelf.told) > 0 {
+			l.o.library.refused(l.leg.Group, time.Now()) // in case that it was a dictionary
+		}
 	}()
 	if err := l.sendOpen(runCtx, c, cursor); err != nil {
 		return err
@@ -380,6 +383,9 @@ func (l *lane) accepted(c *conn, own *origin, a *wire.Accept) error {
 		l.log.Warn("destination keeps numbers that this origin lost", "first", a.Orphans.First, "through", a.Orphans.Through)
 	}
 	l.met.opened()
+	if l.o.library.speaks(l.leg.Group, time.Now()) {
+		l.shelf.keeps = min(int(a.Dictionaries), maxTopics)
+	}
 	l.setState(StateStreaming, wire.CodeOK, "")
 	l.mu.Lock()
 	l.status.Session, l.status.Incarnation = c.id, a.Incarnation

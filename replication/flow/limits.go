@@ -63,6 +63,10 @@ type Limits struct {
 	// RelayRest is how long the declared holder rests after it failed; it doubles
 	// with each failure up to RelayRestMax. Defaults 5 s and 2 min.
 	RelayRest, RelayRestMax time.Duration
+	// sampleBytes is what a dictionary is made of, and keepDictionaries how many of
+	// them a destination keeps for a session, negative = it takes none. Only tests set
+	// these. Defaults 64 KiB, which is 130 records of 500 bytes, and maxTopics.
+	sampleBytes, keepDictionaries int
 	// SettleWait is how long a new session waits for the landings of the one
 	// that it supersedes. Default 2 s.
 	SettleWait time.Duration
@@ -100,6 +104,10 @@ func (l Limits) withDefaults() Limits {
 	l.RelayStall = or(l.RelayStall, 2*time.Second)
 	l.RelayRest = or(l.RelayRest, 5*time.Second)
 	l.RelayRestMax = max(or(l.RelayRestMax, 2*time.Minute), l.RelayRest)
+	l.sampleBytes = or(l.sampleBytes, 64<<10)
+	if l.keepDictionaries == 0 {
+		l.keepDictionaries = maxTopics
+	}
 	l.SettleWait = or(l.SettleWait, 2*time.Second)
 	return l
 }

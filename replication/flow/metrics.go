@@ -36,6 +36,7 @@ func (c *counters) new(name, unit, about string) metric.Int64Counter {
 type outboxMetrics struct {
 	records, bytes, sentBytes, batches, sessions, failures metric.Int64Counter
 	divergedN, rewoundN, orphansN, gapN, parkedN, strayN   metric.Int64Counter
+	dictionariesN, dictionaryBytes, trainedN               metric.Int64Counter
 }
 
 func newOutboxMetrics(m metric.Meter) (*outboxMetrics, error) {
@@ -53,6 +54,10 @@ func newOutboxMetrics(m metric.Meter) (*outboxMetrics, error) {
 		gapN:      c.new("mqrouter.flow.gap", "{number}", "Numbers declared lost since they are trimmed."),
 		parkedN:   c.new("mqrouter.flow.parked", "{number}", "Numbers that a destination parked."),
 		strayN:    c.new("mqrouter.flow.stray", "{frame}", "Frames of other sessions that were ignored."),
+
+		dictionariesN:   c.new("mqrouter.flow.sent.dictionaries", "{dictionary}", "Dictionaries for small batches that were sent to destinations, one a session and topic."),
+		dictionaryBytes: c.new("mqrouter.flow.sent.dictionary", "By", "Bytes of these dictionaries."),
+		trainedN:        c.new("mqrouter.flow.dictionaries.trained", "{dictionary}", "Dictionaries that were made for topics, by whether they pay."),
 	}
 	return o, c.err
 }
@@ -80,6 +85,16 @@ func (l *legMetrics) sent(count, raw, size int) {
 	l.m.bytes.Add(ctx, int64(raw), l.opt)
 	l.m.sentBytes.Add(ctx, int64(size), l.opt)
 	l.m.batches.Add(ctx, 1, l.opt)
+}
+
+func (l *legMetrics) dictionary(size int) {
+	ctx := context.Background()
+	l.m.dictionariesN.Add(ctx, 1, l.opt)
+	l.m.dictionaryBytes.Add(ctx, int64(size), l.opt)
+}
+
+func (m *outboxMetrics) trained(pays bool) {
+	m.trainedN.Add(context.Background(), 1, metric.WithAttributes(attribute.Bool("pays", pays)))
 }
 
 func (l *legMetrics) settled(s *Settlement) {

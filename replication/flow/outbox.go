@@ -49,6 +49,7 @@ type Outbox struct {
 	tracer  *tracing.Tracer // nil = off
 	encoder *zstd.Encoder
 	cache   *packedCache
+	library *library
 
 	idle func() []Leg // may be nil
 
@@ -90,6 +91,7 @@ func NewOutbox(opt OutboxOptions) (*Outbox, error) {
 		idle: opt.Idle, kick: make(chan struct{}, 1), recheck: make(chan struct{}, 1), routes: make(map[routeKey]*route), lanes: make(map[Leg]*lane), pulls: make(map[*lane]struct{}), seals: make(map[Leg][]chan sealReply),
 	}
 	o.cache = newPackedCache(o.lim.CacheBytes)
+	o.library = newLibrary(o)
 	return o, nil
 }
 
@@ -105,6 +107,7 @@ func orDiscard(l *slog.Logger) *slog.Logger {
 func (o *Outbox) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	wg.Go(func() { o.library.run(ctx) })
 	exited := make(chan *lane)
 	pause := time.NewTimer(0)
 	defer pause.Stop()

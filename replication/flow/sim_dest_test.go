@@ -48,6 +48,7 @@ type memSink struct {
 	bytes, most int64 // with the sink, now and at most
 	faults      []string
 	ever        map[everKey]bool // everything that was ever committed
+	seen        func(l *Landing) // is told what commits; may be nil. Called with mu held
 }
 
 type queued struct {
@@ -167,6 +168,9 @@ func (m *memSink) fold(l *Landing) error {
 	}
 	if l.Records != nil && uint64(len(l.Records)) != l.Through-l.First+1 {
 		m.faults = append(m.faults, fmt.Sprintf("%d records for %d to %d", len(l.Records), l.First, l.Through))
+	}
+	if m.seen != nil {
+		m.seen(l)
 	}
 	f := m.flow(l.Flow)
 	s := &f.state

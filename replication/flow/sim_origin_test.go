@@ -47,6 +47,7 @@ type memSource struct {
 	onMoved func(leg Leg, s Settlement) // called with mu held
 	failing bool                        // Settle fails
 	hidden  map[Leg]bool                // legs that the topology has lost
+	compose func(r *record.Record)      // changes what publish is about to append; may be nil. Called with mu held
 }
 
 var _ Source = (*memSource)(nil)
@@ -140,6 +141,9 @@ func (m *memSource) publish(id record.FlowID, tag string, size int, residency ..
 		Type: record.TypeMessage, Topic: "t", Kind: zone.KindNormal, Class: id.Class, Target: id.Target,
 		Channel: id.Channel, Lane: id.Lane, Residency: residency, Tag: tag, Stored: time.Now(), Born: time.Now(),
 		MessageID: fmt.Sprintf("m%d", m.uid), Body: make([]byte, size),
+	}
+	if m.compose != nil {
+		m.compose(&r)
 	}
 	b, err := record.AppendRecord(nil, &r)
 	if err != nil {

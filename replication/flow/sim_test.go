@@ -45,6 +45,8 @@ type world struct {
 	faults []string
 
 	originRestored bool
+	watch          func(leg Leg, s wire.Stream) wire.Stream // stands around every stream that the origin opens; may be nil
+	dictionary     *dictionary                              // of topic "t" at every start of the origin; nil = none
 }
 
 // process is what dies together.
@@ -130,12 +132,19 @@ func (w *world) serve(leg Leg, s wire.Stream) {
 
 // Open implements Dialer: the origin's own group is reached by a pipe.
 func (w *world) Open(ctx context.Context, leg Leg, session uint64) (wire.Stream, error) {
+	var s wire.Stream
+	var err error
 	if leg.Group == "a" {
 		a, b := Pipe()
 		w.serve(leg, b)
-		return a, nil
+		s = a
+	} else if s, err = w.net.Open(ctx, leg, session); err != nil {
+		return nil, err
 	}
-	return w.net.Open(ctx, leg, session)
+	if w.watch != nil {
+		s = w.watch(leg, s)
+	}
+	return s, nil
 }
 
 func (w *world) startDest(g zone.Group) {
@@ -168,6 +177,9 @@ func (w *world) startOrigin() {
 	})
 	if err != nil {
 		w.t.Fatal(err)
+	}
+	if w.dictionary != nil {
+		o.library.topic([]byte("t"), time.Now()).current.Store(w.dictionary)
 	}
 	p := start(w.ctx)
 	p.wg.Go(func() { _ = o.Run(p.ctx) })
@@ -308,6 +320,9 @@ func simulate(t *testing.T, seed uint64) {
 	defer cancel()
 	lim := Limits{BatchNumbers: 16, BatchBytes: 8 << 10, MemoryBytes: 256 << 10, MinWindow: 16 << 10, MaxWindow: 64 << 10, NumberWindow: 64, InFlight: 8}
 	w := newWorld(t, ctx, seed, lim)
+	if seed%2 == 0 {
+		w.dictionary = simDictionary(t)
+	}
 	for _, s := range w.sinks {
 		s.limit = lim.MemoryBytes
 	}

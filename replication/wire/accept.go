@@ -9,7 +9,8 @@ import (
 //
 //	group (text), incarnation (8), epoch (8), next (8),
 //	last (fingerprint: lineage (8), number (8), checksum (4)),
-//	orphans (first (8), through (8)), outcomes, credit
+//	orphans (first (8), through (8)), outcomes, credit,
+//	dictionaries (1; left out when it is 0)
 type Accept struct {
 	Group       zone.Group
 	Incarnation record.Incarnation
@@ -19,6 +20,9 @@ type Accept struct {
 	Orphans     Range     // numbers landed beyond the last common one; kept and reported
 	Outcomes    []Outcome // other than landed, after the origin's cursor
 	Credit      Credit
+	// Dictionaries is how many of them the destination keeps for this session; 0 =
+	// it takes none. A reader that does not know the field sends none.
+	Dictionaries uint8
 }
 
 // Append appends the payload to dst.
@@ -31,7 +35,11 @@ func (a *Accept) Append(dst []byte) []byte {
 	dst = le.AppendUint64(dst, a.Orphans.First)
 	dst = le.AppendUint64(dst, a.Orphans.Through)
 	dst = appendOutcomes(dst, a.Outcomes)
-	return appendCredit(dst, a.Credit)
+	dst = appendCredit(dst, a.Credit)
+	if a.Dictionaries > 0 {
+		dst = append(dst, a.Dictionaries)
+	}
+	return dst
 }
 
 // ParseAccept parses a payload. It keeps no reference to b.
@@ -49,5 +57,8 @@ func ParseAccept(b []byte) (Accept, error) {
 	}
 	a.Outcomes = r.outcomes(nil)
 	a.Credit = r.credit()
+	if len(r.b) > 0 {
+		a.Dictionaries = r.u8("dictionaries")
+	}
 	return a, r.done()
 }

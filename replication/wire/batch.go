@@ -29,7 +29,7 @@ type Batch struct {
 	Path         []zone.City // cities passed, origin first
 	Residency    []zone.City // cities that the records may enter; empty = all
 	Codec        Codec
-	Dictionary   uint32 // 0 = none
+	Dictionary   uint32 // of the session's Dictionary frames, with CodecZstd only; 0 = none
 	RawSize      uint32 // bytes of the data once decompressed
 	// Data is a series of items (see AppendItem), each a record, compressed as
 	// a whole.
@@ -85,7 +85,7 @@ func (r *reader) data() (codec Codec, dictionary, raw uint32, data []byte) {
 	data = r.blob("data", MaxPayload)
 	switch {
 	case r.err != nil:
-	case codec >= codecEnd || dictionary != 0:
+	case codec >= codecEnd || dictionary != 0 && codec != CodecZstd:
 		r.fail("codec", errUnknown)
 		r.err.Code = CodeUnsupported
 	case raw > MaxRawSize:

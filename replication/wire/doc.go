@@ -44,6 +44,7 @@
 //	opener                                   answerer
 //	Open      -->                       <--  Accept | Refuse | Open (in answer to OpenPull, the sides change)
 //	Batch, Skip, Gap, Seal, Probe  -->  <--  Ack, Sealed, ProbeReply, Drain
+//	Dictionary (after an Accept that takes them) -->
 //	Want      -->                       <--  Found | Refuse
 //	Applied   -->                       <--  Landed, Gap
 //	Call      -->                       <--  Reply | Refuse

@@ -89,6 +89,9 @@ func samples() []sample {
 			Residency: []zone.City{"shanghai", "beijing"}, RawSize: 13, Data: AppendItem(AppendItem(nil, []byte("one")), []byte("tw")),
 		}, parser(ParseBatch)},
 		{"batch-zstd", TypeBatch, &Batch{First: 1, Count: MaxCount, Lineage: 1, Codec: CodecZstd, RawSize: 900, Data: []byte("compressed")}, parser(ParseBatch)},
+		{"batch-dictionary", TypeBatch, &Batch{First: 1, Count: 2, Lineage: 1, Codec: CodecZstd, Dictionary: 0x8001, RawSize: 900, Data: []byte("compressed")}, parser(ParseBatch)},
+		{"dictionary", TypeDictionary, &Dictionary{ID: 0x8001, Content: []byte{0x37, 0xa4, 0x30, 0xec, 1, 0x80, 0, 0, 'a', 'b'}}, parser(ParseDictionary)},
+		{"accept-dictionaries", TypeAccept, &Accept{Group: "bj-r-1", Incarnation: 3, Epoch: 4, Next: 1, Credit: credit, Dictionaries: 4}, parser(ParseAccept)},
 		{"ack", TypeAck, &Ack{Through: 412, Outcomes: outcomes, Credit: credit}, parser(ParseAck)},
 		{"skip", TypeSkip, &Skip{First: 5, Through: 8, Reason: record.ReasonExcluded, Lineage: 12, LineageEpoch: 2, Cursor: 4}, parser(ParseSkip)},
 		{"gap", TypeGap, &Gap{First: 5, Through: 8, Reason: record.ReasonTrimmed, Lineage: 12, LineageEpoch: 2, Cursor: 4}, parser(ParseGap)},
@@ -201,7 +204,7 @@ func TestFramesSurviveTheRoundTrip(t *testing.T) {
 			if !reflect.DeepEqual(normal(got), normal(s.value)) {
 				t.Errorf("got %+v\nwant %+v", got, s.value)
 			}
-			if s.name == "refuse" || s.name == "ship-beat" {
+			if s.name == "refuse" || s.name == "ship-beat" || s.name == "accept" {
 				return // what follows the older form is the newer one's field
 			}
 			longer, err := s.parse(append(b[:len(b):len(b)], "field of a later version"...))
@@ -230,8 +233,8 @@ func TestEveryTruncationIsRefused(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			b := s.value.Append(nil)
 			for n := range b {
-				if s.name == "open-pull" && n == roleAt(b) || s.name == "open-holder" && n == len(b)-1 || (s.name == "refuse-epoch" || s.name == "ship-begin") && n == len(b)-8 {
-					continue // the form without a role or epoch, which is older
+				if s.name == "open-pull" && n == roleAt(b) || (s.name == "open-holder" || s.name == "accept-dictionaries") && n == len(b)-1 || (s.name == "refuse-epoch" || s.name == "ship-begin") && n == len(b)-8 {
+					continue // the form without the last field, which is older
 				}
 				_, err := s.parse(b[:n:n])
 				var fe *FrameError
@@ -268,7 +271,11 @@ func TestFieldsOutOfBoundsAreRefused(t *testing.T) {
 		{"many records", &Batch{First: 1, Count: MaxCount + 1}, parser(ParseBatch), CodeMalformed},
 		{"numbers wrap", &Batch{First: 1<<64 - 1, Count: 2}, parser(ParseBatch), CodeMalformed},
 		{"unknown codec", &Batch{First: 1, Count: 1, Codec: codecEnd}, parser(ParseBatch), CodeUnsupported},
-		{"unknown dictionary", &Batch{First: 1, Count: 1, Codec: CodecZstd, Dictionary: 1}, parser(ParseBatch), CodeUnsupported},
+		{"dictionary for raw data", &Batch{First: 1, Count: 1, Dictionary: 1}, parser(ParseBatch), CodeUnsupported},
+		{"no dictionary", &Dictionary{ID: 1, Content: []byte{1, 2, 3, 4, 1, 0, 0}}, parser(ParseDictionary), CodeMalformed},
+		{"dictionary 0", &Dictionary{Content: make([]byte, 8)}, parser(ParseDictionary), CodeMalformed},
+		{"another dictionary's id", &Dictionary{ID: 1, Content: []byte{1, 2, 3, 4, 2, 0, 0, 0}}, parser(ParseDictionary), CodeMalformed},
+		{"large dictionary", &Dictionary{ID: 1, Content: append([]byte{1, 2, 3, 4, 1}, make([]byte, MaxDictionary)...)}, parser(ParseDictionary), CodeMalformed},
 		{"large when decompressed", &Batch{First: 1, Count: 1, Codec: CodecZstd, RawSize: MaxRawSize + 1}, parser(ParseBatch), CodeMalformed},
 		{"raw size lies", &Batch{First: 1, Count: 1, RawSize: 2, Data: []byte{1}}, parser(ParseBatch), CodeMalformed},
 		{"empty landed", &Landed{}, parser(ParseLanded), CodeMalformed},

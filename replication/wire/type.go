@@ -34,6 +34,7 @@ const (
 	TypePart                       // a part of a seed's file
 	TypeFetch                      // opener: give me this part of the log, which is damaged here
 	TypeAside                      // the session's next frame is on another stream; links only
+	TypeDictionary                 // what batches that follow are compressed with
 	typeEnd
 )
 
@@ -46,7 +47,7 @@ var typeNames = [typeEnd]string{
 	TypeCall: "call", TypeReply: "reply",
 	TypeFollow: "follow", TypeLead: "lead", TypeShip: "ship", TypeShipAck: "ship-ack",
 	TypeSeed: "seed", TypePart: "part", TypeFetch: "fetch",
-	TypeAside: "aside",
+	TypeAside: "aside", TypeDictionary: "dictionary",
 }
 
 // Known reports whether this version knows the type.

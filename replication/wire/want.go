@@ -98,7 +98,12 @@ func ParseLanded(b []byte) (Landed, error) {
 	if l.Count == 0 || l.Count > MaxCount || l.First+uint64(l.Count) < l.First {
 		r.fail("count", errRange)
 	}
-	l.Codec, _, l.RawSize, l.Data = r.data()
+	var dictionary uint32
+	l.Codec, dictionary, l.RawSize, l.Data = r.data()
+	if dictionary != 0 && r.err == nil {
+		r.fail("dictionary", errUnknown) // a reader of landings has none
+		r.err.Code = CodeUnsupported
+	}
 	return l, r.done()
 }
 
