@@ -29,6 +29,10 @@ const (
 	fitEvery = 20 * time.Millisecond
 	// fitEasy is for how long a side stream has to be more than enough before it ends.
 	fitEasy = 10 * time.Second
+	// fitTrips is how many round trips pass between two side streams that a session
+	// opens: a window that grows no faster keeps slow start from sending far more at
+	// once than path and receiver take, which on a long path costs minutes.
+	fitTrips = 3
 	// sideOwner is the length in bytes of what a side stream begins with.
 	sideOwner = 8
 )
@@ -253,6 +257,8 @@ type outSides struct {
 	since time.Time // guarded by sendMu; when sent began
 	sent  uint64    // guarded by sendMu; bytes since then
 	easy  time.Time // guarded by sendMu; since when fewer would do; zero = they would not
+	grow  time.Time // guarded by sendMu; no further one is opened before
+	lost  uint64    // guarded by sendMu; packets that the connection had lost
 	last  *outSide  // guarded by sendMu; ends with its next frame; nil = none
 }
 
@@ -326,14 +332,25 @@ func (s *Session) fit(now time.Time, o *outSide, n int) {
 	switch {
 	case want >= have:
 		x.easy = time.Time{}
-		for ; have < want && s.widen(); have++ {
-		}
+		s.grow(now, rtt, want > have)
 	case x.easy.IsZero():
 		x.easy = now
 	case now.Sub(x.easy) >= fitEasy && x.last == nil:
 		x.mu.Lock()
 		x.last, x.easy = x.open[have-1], now
 		x.mu.Unlock()
+	}
+}
+
+// grow opens a side stream when one is wanted and it is time. It is not time for a
+// while after a loss: then it is not the window that the session waits for.
+func (s *Session) grow(now time.Time, rtt time.Duration, want bool) {
+	x := &s.out
+	if lost := s.conn.qc.ConnectionStats().PacketsLost; lost != x.lost {
+		x.lost, x.grow = lost, now.Add(fitEasy)
+	}
+	if want && !now.Before(x.grow) && s.widen() {
+		x.grow = now.Add(fitTrips * rtt)
 	}
 }
 

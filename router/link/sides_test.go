@@ -107,9 +107,9 @@ func TestFramesOnSideStreamsKeepTheirOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		const frames = 600
+		const frames = 1200
 		for n := range uint64(frames) {
-			if n == 300 {
+			if n == 900 {
 				w.lose(1, 0.01)
 			}
 			p := make([]byte, sizeOf(n))
@@ -264,8 +264,12 @@ func TestSideStreamsEndWhenTheyAreNotNeeded(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		start := time.Now()
 		for ownConn(a, "b").sides.out.Load() < sessionSides {
 			send()
+		}
+		if took := time.Since(start); took < (sessionSides-1)*fitTrips*100*time.Millisecond {
+			t.Errorf("the window grew to the most in %v, want some round trips for each step", took)
 		}
 		for range 400 {
 			time.Sleep(250 * time.Millisecond)
