@@ -79,6 +79,8 @@ type suspect struct {
 	fails *rate.Limiter
 	rests *rate.Limiter // of those that are not held
 	held  atomic.Int64
+
+	resting atomic.Int64 // connections that rest
 }
 
 // proven is a credential that was found good on a connection. Clients sign the
@@ -202,7 +204,7 @@ func (g *guard) wait(ctx context.Context, s *suspect) {
 	if mine > maxHeld || all > maxHolds {
 		g.unheld.Add(1)
 		if l, ok := linkFrom(ctx); ok {
-			l.rest(s.rests)
+			l.rest(s)
 		}
 		return
 	}

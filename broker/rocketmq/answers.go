@@ -100,6 +100,7 @@ type link struct {
 	written int64 // bytes of answers that gRPC has written, ever
 	streams int   // Telemetry streams
 	closed  bool
+	resting *atomic.Int64 // those of its address that rest; nil = it is not among them
 
 	before  int64         // of written, at the last sweep; the sweep's
 	still   time.Duration // how long nothing was read though something waits; the sweep's
@@ -134,6 +135,9 @@ func (l *link) leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.closed = true
+	if l.resting != nil {
+		l.resting.Add(-1)
+	}
 	l.all.used.Add(-l.unread)
 	l.all.kept.Add(-l.kept)
 	l.unread, l.kept = 0, 0

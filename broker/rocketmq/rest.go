@@ -1,9 +1,8 @@
 package rocketmq
 
 import (
+	"sync/atomic"
 	"time"
-
-	"golang.org/x/time/rate"
 )
 
 // A call with wrong credentials costs about as much here as it costs its client, most of
@@ -20,17 +19,24 @@ const (
 	// restingRead is what is read at one time from a connection that rests in between:
 	// some calls, which take 60 bytes when they are like the ones before; bytes.
 	restingRead = 1 << 10
+	// maxResting is how many connections of one address may rest, or have: of one that
+	// rests it is not seen that its client has closed it, so one more is closed here.
+	maxResting = 256
 	// restStep is how often it is seen that a rest has ended early.
 	restStep = time.Second
 )
 
-// rest has nothing be read from the connection until its address has failed less, unless
-// somebody who is known has called over it. It does not block.
-func (l *link) rest(fails *rate.Limiter) {
+// rest has nothing be read from the connection until its address, s, has failed less,
+// unless somebody who is known has called over it. It does not block.
+func (l *link) rest(s *suspect) {
 	if l.called.Load() != 0 {
 		return
 	}
-	r := fails.Reserve()
+	if !l.mayRest(&s.resting) {
+		l.shut()
+		return
+	}
+	r := s.rests.Reserve()
 	d := r.Delay()
 	most := maxRest
 	if l.fellow {
@@ -47,6 +53,22 @@ func (l *link) rest(fails *rate.Limiter) {
 			return
 		}
 	}
+}
+
+// mayRest counts the connection among those of its address that rest, until it is closed;
+// false when there are too many.
+func (l *link) mayRest(resting *atomic.Int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.resting != nil || l.closed {
+		return true
+	}
+	if resting.Add(1) > maxResting {
+		resting.Add(-1)
+		return false
+	}
+	l.resting = resting
+	return true
 }
 
 // pause blocks while the connection rests, at most until gone is closed, and returns the

@@ -14,7 +14,7 @@ import (
 // closed, and one over which somebody has called who is known, do not rest.
 func TestFailuresBeyondWhatIsHeldAreNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fails := rate.NewLimiter(failRests, 1)
+		fails := &suspect{rests: rate.NewLimiter(failRests, 1)}
 		begin := func() *conn {
 			here, there := net.Pipe()
 			c := &conn{Conn: here, gone: make(chan struct{}), link: &link{opened: time.Now()}}
@@ -66,4 +66,47 @@ func TestFailuresBeyondWhatIsHeldAreNotRead(t *testing.T) {
 			t.Errorf("it rests again for %v", took)
 		}
 	})
+}
+
+// TestFewConnectionsOfAnAddressRest: nobody sees that a client has closed a connection
+// that rests. One more than may rest is closed, until another is.
+func TestFewConnectionsOfAnAddressRest(t *testing.T) {
+	fails, all := &suspect{rests: rate.NewLimiter(failRests, 1)}, newAnswers(leastRequests)
+	shut := 0
+	begin := func() *link {
+		here, there := net.Pipe()
+		t.Cleanup(func() {
+			_ = here.Close()
+			_ = there.Close()
+		})
+		l := all.open(here, func() error {
+			shut++
+			return nil
+		})
+		l.rest(fails)
+		l.rest(fails)
+		return l
+	}
+	var links []*link
+	for range maxResting {
+		links = append(links, begin())
+	}
+	if shut != 0 {
+		t.Errorf("%d were closed of those that may rest", shut)
+	}
+	if begin(); shut == 0 {
+		t.Error("one more rests")
+	}
+	shut = 0
+	links[0].leave()
+	links[0].rest(fails)
+	if begin(); shut != 0 {
+		t.Error("the place of one that was closed is not given to another")
+	}
+	for _, l := range links[1:] {
+		l.leave()
+	}
+	if n := fails.resting.Load(); n != 1 {
+		t.Errorf("%d are counted when one rests", n)
+	}
 }
