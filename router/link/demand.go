@@ -38,6 +38,7 @@ const (
 	longestRest   = 5 * time.Minute       // what firstRest doubles up to
 	crowdedFor    = 3                     // samples with losses for want of room before it shrinks
 	crowdedWithin = 10 * time.Second      // from one such sample to the next
+	crowdedRest   = 3 * time.Second       // after a single one before it grows
 	standsFor     = 4                     // samples with a queue, less those without, from which it stands
 	standsMost    = 10                    // what they are counted up to
 	standsWithin  = time.Minute           // crowdedWithin while a queue stands
@@ -107,15 +108,19 @@ func (d *demand) sample(now time.Time, s load, most int) {
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
 		d.judge(now, s)
-	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full() && !now.Before(d.rest):
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full(now) && !now.Before(d.rest):
 		d.grow(now, min(most, s.busy))
 	}
 	d.relax(now, s)
 }
 
 // full reports whether the path has no room: more connections would fill its queue,
-// and take from others.
-func (d *demand) full() bool { return d.queued > 0 || d.crowds > 0 }
+// and take from others. A single overflow says little once it is over: a connection
+// that is young shoots over what the path holds, and a processor that was away for a
+// moment leaves sockets full.
+func (d *demand) full(now time.Time) bool {
+	return d.queued > 0 || d.crowds > 1 || d.crowds == 1 && now.Sub(d.crowdAt) < crowdedRest
+}
 
 func (d *demand) count(now time.Time, s load) {
 	if s.queued {

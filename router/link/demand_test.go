@@ -238,3 +238,29 @@ func TestDemandStaysInBounds(t *testing.T) {
 		}
 	}
 }
+
+// TestASingleOverflowIsForgottenSoon: a young connection shoots over, and a processor
+// that is away leaves a socket full, on a path that has room.
+func TestASingleOverflowIsForgottenSoon(t *testing.T) {
+	d, now := newDemand(), epoch
+	first := true
+	follow(&d, &now, 6*time.Second, 8, func(n int) load {
+		l := lossyPath(n)
+		l.crowded, first = first, false
+		return l
+	})
+	if d.want < 2 {
+		t.Errorf("%d connections 6 s after one overflow, want more", d.want)
+	}
+	d = newDemand()
+	samples := 0
+	follow(&d, &now, 9*time.Second, 8, func(n int) load {
+		l := lossyPath(n)
+		l.crowded = samples < 2
+		samples++
+		return l
+	})
+	if d.want != 1 {
+		t.Errorf("%d connections 9 s after two overflows, want 1", d.want)
+	}
+}

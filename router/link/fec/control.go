@@ -103,7 +103,7 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	if l == float64(losses) { // no run at the socket
 		c.longest = max(c.longest, float64(min(r.longest, mostRun)))
 	}
-	if c.congested = r.congested; c.congested && losses > 0 {
+	if c.congested = r.congested; c.congested && (l < float64(losses) || l > c.atRandom(n)) {
 		c.crowded++
 	}
 	if !c.congested {
@@ -124,6 +124,14 @@ func (c *controller) forget(keep, packets float64) {
 		c.slow.add(1, -c.prior.packets, -c.prior.losses, -c.prior.bursts)
 		c.prior = decayed{}
 	}
+}
+
+// atRandom returns up to how many of so many packets may be lost by chance, three
+// deviations above the mean: on a path that loses, not all that is lost while a queue
+// stands is lost for want of room.
+func (c *controller) atRandom(packets float64) float64 {
+	mean := c.loss * packets
+	return mean + 3*math.Sqrt(mean*c.burst)
 }
 
 // estimate says what the counts mean for blocks, and whether that has changed.

@@ -214,3 +214,36 @@ func TestEveryConnectionHearsOfALoss(t *testing.T) {
 		t.Errorf("%d packets are marked without a loss", n)
 	}
 }
+
+// TestLossesByChanceAreNoCrowd: on a path that loses, some of what is lost while a queue
+// stands is lost as ever.
+func TestLossesByChanceAreNoCrowd(t *testing.T) {
+	c, now, r := newController(0.25, 1.2), time.Unix(1, 0), &report{}
+	for range 400 {
+		feed(c, &now, r, reportTime, 500, 5)
+	}
+	r.congested = true
+	for range 20 {
+		feed(c, &now, r, reportTime, 500, 7)
+	}
+	if c.crowded != 0 {
+		t.Errorf("%d reports of ordinary losses say that the path is full", c.crowded)
+	}
+	feed(c, &now, r, reportTime, 500, 40)
+	if c.crowded != 1 {
+		t.Errorf("%d reports of a full path, want one for a burst of losses", c.crowded)
+	}
+	r.own += 3
+	feed(c, &now, r, reportTime, 500, 4)
+	if c.crowded != 2 {
+		t.Errorf("%d reports of a full path, want one more for what the socket dropped", c.crowded)
+	}
+	clean, r := newController(0.25, 1.2), &report{}
+	for range 400 {
+		feed(clean, &now, r, reportTime, 500, 0)
+	}
+	r.congested = true
+	if feed(clean, &now, r, reportTime, 500, 1); clean.crowded != 1 {
+		t.Errorf("%d reports of a full path for one loss on a clean one, want one", clean.crowded)
+	}
+}
