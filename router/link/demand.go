@@ -27,6 +27,7 @@ type load struct {
 const (
 	pressedShare  = 2                     // one session that waits for 1/pressedShare of the time has a backlog
 	pressedFor    = 2                     // samples in a row before the link grows
+	missedFor     = 8                     // samples in a row with too little after connections were given back
 	jammedFor     = 4                     // samples in a row before it shrinks
 	jamLoss       = 0.001                 // loss from which a grown round trip is a full queue
 	jamQueue      = 20 * time.Millisecond // least growth of the round trip that is a queue; else half of the least round trip
@@ -73,6 +74,8 @@ type demand struct {
 	trial   time.Time              // when it grew; zero = that is judged
 	from    int                    // the number before it grew
 	rest    time.Time              // no growth before
+	more    float64                // goodput before the last connections were given back for not paying; 0 = they were not
+	misses  int                    // samples in which less goes than went with them
 	hold    time.Duration          // how long the next rest is
 	carried [maxDemandBits]float64 // goodput of about 2^i connections when they did not suffice
 }
@@ -108,7 +111,7 @@ func (d *demand) sample(now time.Time, s load, most int) {
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
 		d.judge(now, s)
-	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full(now) && !now.Before(d.rest):
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full(now) && (!now.Before(d.rest) || d.misjudged(now, s)):
 		d.grow(now, min(most, s.busy))
 	}
 	d.relax(now, s)
@@ -160,6 +163,7 @@ func (d *demand) grow(now time.Time, most int) {
 	// hold, and one lost packet halves what it sends for some round trips.
 	d.carried[level(d.want)] = min(d.rate, d.last)
 	d.trial, d.from = now, d.want
+	d.more, d.misses = 0, 0
 	d.want, d.apart = min(2*d.want, most), true
 }
 
@@ -173,8 +177,24 @@ func (d *demand) judge(now time.Time, s load) {
 	case d.rate >= paysFactor*d.carried[level(d.from)]:
 		d.trial, d.hold = time.Time{}, firstRest
 	case age >= 2*trial:
+		more := d.rate
 		d.fall(now, d.from)
+		d.more = more
 	}
+}
+
+// misjudged reports whether connections were given back that have paid: without them
+// much less goes. What few of them carried was measured while they were young, and
+// shot over what they can hold.
+func (d *demand) misjudged(now time.Time, s load) bool {
+	if d.more == 0 || !now.Before(d.rest) {
+		return false
+	}
+	d.misses++
+	if paysFactor*d.rate > d.more || d.full(now) || s.jammed() {
+		d.misses = 0
+	}
+	return d.misses >= missedFor
 }
 
 // fall lowers the number and forbids growth for a while, longer each time. The last
@@ -183,6 +203,7 @@ func (d *demand) judge(now time.Time, s load) {
 func (d *demand) fall(now time.Time, to int) {
 	d.want = max(min(d.want, to), 1)
 	d.trial = time.Time{}
+	d.more, d.misses = 0, 0
 	d.rest = now.Add(d.hold)
 	d.hold = min(2*d.hold, longestRest)
 }

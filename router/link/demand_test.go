@@ -264,3 +264,33 @@ func TestASingleOverflowIsForgottenSoon(t *testing.T) {
 		t.Errorf("%d connections 9 s after two overflows, want 1", d.want)
 	}
 }
+
+// TestConnectionsThatPaidAreTakenBack: what one connection carries while it is young is
+// more than it can hold, so that growing seems not to pay; without the others much less
+// goes, and they come back before the rest is over.
+func TestConnectionsThatPaidAreTakenBack(t *testing.T) {
+	d, now := newDemand(), epoch
+	sample := 0
+	young := func(n int) load {
+		sample++
+		l := load{busy: 16, waited: time.Second, rate: 12e6 * float64(n)}
+		if sample <= 4 {
+			l.rate = 30e6
+		}
+		return l
+	}
+	fell := false
+	for range 28 { // 14 s, which firstRest is longer than
+		follow(&d, &now, 500*time.Millisecond, 2, young)
+		fell = fell || d.more > 0
+	}
+	if !fell || d.want != 2 {
+		t.Errorf("%d connections, given back before: %v; want 2 again", d.want, fell)
+	}
+	// One that carries as much alone stays alone.
+	d, sample = newDemand(), 0
+	follow(&d, &now, 14*time.Second, 2, func(int) load { return load{busy: 16, waited: time.Second, rate: 12e6} })
+	if d.want != 1 || d.more == 0 {
+		t.Errorf("%d connections where more carry no more, want 1", d.want)
+	}
+}

@@ -287,7 +287,7 @@ func FuzzFrames(f *testing.F) {
 			c.observe(now, &r)
 			c.observe(now.Add(time.Second), &report{received: 1000, lost: 10, bursts: 10})
 			for k := 1; k <= maxData; k++ {
-				if n := c.parity(false, k, 100*k, 100); n < 0 || n > maxParity {
+				if n := c.parity(false, fullRate, k, 100*k, 100); n < 0 || n > maxParity {
 					t.Errorf("%d parity packets", n)
 				}
 			}

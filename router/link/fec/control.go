@@ -17,6 +17,11 @@ const (
 	residualSparse = 1e-5
 	// sparseRate separates the two, in bytes a second.
 	sparseRate = 3 << 20
+	// fullRate is the rate from which the ceiling of a sender with much to send holds.
+	// Between the two it falls evenly: short blocks need more parity for the same
+	// residual, and a connection that is held to them by what stays lost never gets to
+	// send long ones.
+	fullRate = 24 << 20
 
 	// A loss is remembered for about slow, so that a path that loses seldom stays
 	// corrected; what rises is followed within about fast.
@@ -191,17 +196,24 @@ func (c *controller) forRun(sparse bool, packets int) int {
 // of which has most bytes. Each byte earns what may be added to it, and parity
 // spends that: what long blocks leave protects short ones, for which the ceiling
 // would be less than one packet.
-func (c *controller) parity(sparse bool, packets, bytes, most int) int {
-	ceiling := c.bulk
-	if sparse {
-		ceiling = c.sparse
-	}
-	c.budget = min(c.budget+float64(bytes)*ceiling, mostBudget)
+func (c *controller) parity(sparse bool, rate float64, packets, bytes, most int) int {
+	c.budget = min(c.budget+float64(bytes)*c.ceiling(sparse, rate), mostBudget)
 	n := max(int(c.need[row(sparse)][packets]), c.forRun(sparse, packets))
 	n = min(n, int(c.budget/float64(most)))
 	c.budget -= float64(n * most)
 	c.worth.parity += n
 	return n
+}
+
+// ceiling returns the most that may be added to each byte at a rate, in bytes a second.
+func (c *controller) ceiling(sparse bool, rate float64) float64 {
+	switch {
+	case sparse:
+		return c.sparse
+	case rate >= fullRate:
+		return c.bulk
+	}
+	return max(c.bulk, c.sparse+(c.bulk-c.sparse)*(rate-sparseRate)/(fullRate-sparseRate))
 }
 
 func row(sparse bool) int {

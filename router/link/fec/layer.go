@@ -14,8 +14,9 @@ import (
 // default.
 type Options struct {
 	// Extra is the most that parity may add to each byte of a peer that has much
-	// to send; default 0.25. ExtraSparse is that of one that has little: less than
-	// 3 MiB/s; default 1.1. Headers (14 bytes a packet) come on top.
+	// to send, 24 MiB/s or more; default 0.25. ExtraSparse is that of one that has
+	// little: less than 3 MiB/s; default 1.1. Between the two it falls evenly. Headers
+	// (14 bytes a packet) come on top.
 	Extra, ExtraSparse float64
 	// Queue is the least delay beyond that of the empty path from which a loss
 	// counts as congestion: it is not hidden from QUIC, and no parity is sent.

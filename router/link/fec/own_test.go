@@ -13,7 +13,7 @@ func spend(c *controller) int {
 	if c.rows(false) == 0 {
 		return 0
 	}
-	return c.parity(false, maxData, maxData*1400, 1400)
+	return c.parity(false, fullRate, maxData, maxData*1400, 1400)
 }
 
 // TestLossesOfTheOwnSocketGetNoParity: what the receiver had no room for is not
@@ -245,5 +245,20 @@ func TestLossesByChanceAreNoCrowd(t *testing.T) {
 	r.congested = true
 	if feed(clean, &now, r, reportTime, 500, 1); clean.crowded != 1 {
 		t.Errorf("%d reports of a full path for one loss on a clean one, want one", clean.crowded)
+	}
+}
+
+func TestTheCeilingFallsWithTheRate(t *testing.T) {
+	c := newController(0.25, 1.2)
+	last := c.ceiling(true, 1<<20)
+	if last != 1.2 {
+		t.Errorf("%v for a sender with little to send", last)
+	}
+	for rate := float64(sparseRate); rate < 2*fullRate; rate += 1 << 20 {
+		got := c.ceiling(false, rate)
+		if got > last || got < 0.25 || rate >= fullRate && got != 0.25 {
+			t.Errorf("%v at %v bytes a second after %v", got, rate, last)
+		}
+		last = got
 	}
 }

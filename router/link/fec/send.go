@@ -119,7 +119,7 @@ func (s *sender) open(now time.Time) {
 func (s *sender) finish() [][]byte {
 	n := 0
 	if s.packets > 0 && s.rows > 0 && !s.control.congested {
-		n = min(s.rows, s.control.parity(s.sparse, s.packets, s.bytes, s.longest))
+		n = min(s.rows, s.control.parity(s.sparse, s.rate, s.packets, s.bytes, s.longest))
 	}
 	size := headerSize + s.longest
 	for i := range n {
