@@ -17,8 +17,8 @@ type Link struct {
 	// Connections is how many QUIC connections the sessions of a bulk link may have
 	// at a time.
 	Connections int `mapstructure:"link-connections"`
-	// Correction is "off", or "auto": losses are repaired under QUIC as far as there
-	// are any. Empty: off.
+	// Correction is "auto": losses are repaired under QUIC as far as there are any; or
+	// "off". Empty: auto.
 	Correction string `mapstructure:"link-correction"`
 	// Extra is the most that parity adds to each byte of a node with much to send, in
 	// percent. 0: DefaultLinkExtra.
@@ -55,7 +55,7 @@ const (
 // linkFlags declares the flags of Link on fs.
 func linkFlags(fs *pflag.FlagSet) {
 	fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay, which needs both ends")
-	fs.String("link-correction", "off", "off, or auto: repair losses on the way to other cities with parity, as much as the measured loss needs, which needs both ends")
+	fs.String("link-correction", "auto", "auto: repair losses on the way to other cities with parity, as much as the measured loss needs, where both ends do; or off")
 	fs.Int("link-correction-extra", DefaultLinkExtra, "most that parity may add to the bytes of a router with much to send, in percent, 1 to 100; one with less than 3 MiB a second to send may add up to 120")
 	fs.String("link-window-memory", "512MiB", "most memory for what bulk sessions of all other routers may have on their way here beyond 2 MiB each, from 64MiB on; half of it is in use at a time; 0: none")
 	fs.String("link-rate-limit", "0", "most bytes a second that are sent to one router of another city, headers, repeats and parity included, such as 12MiB, from 256KiB on; 0: any")
@@ -70,7 +70,7 @@ func (l Link) validate() error {
 	switch l.Correction {
 	case "", "off", "auto":
 	default:
-		errs = append(errs, fmt.Errorf("config: link-correction %q: write off or auto", l.Correction))
+		errs = append(errs, fmt.Errorf("config: link-correction %q: write auto or off", l.Correction))
 	}
 	if l.Extra < 0 || l.Extra > maxLinkExtra {
 		errs = append(errs, fmt.Errorf("config: link-correction-extra %d: write percent from 1 to %d; 0 stands for %d", l.Extra, maxLinkExtra, DefaultLinkExtra))
@@ -119,7 +119,7 @@ func (l Link) RateBytes() (int64, error) {
 
 // Correct returns the options of the correction layer; nil = off.
 func (l Link) Correct() *fec.Options {
-	if l.Correction != "auto" {
+	if l.Correction == "off" {
 		return nil
 	}
 	extra := l.Extra

@@ -12,8 +12,8 @@ func TestLinkSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rate, err := n.Link.RateBytes(); n.Link.Correct() != nil || rate != 0 || err != nil || n.Link.Connections != 1 {
-		t.Errorf("by default: %+v, want one connection, no correction and no limit", n.Link)
+	if rate, err := n.Link.RateBytes(); n.Link.Correct() == nil || rate != 0 || err != nil || n.Link.Connections != 4 {
+		t.Errorf("by default: %+v, want four connections, correction and no limit", n.Link)
 	}
 	if n, err := n.Link.WindowBytes(); n != link.DefaultWindowMemory || err != nil {
 		t.Errorf("windows by default: %d, %v", n, err)
@@ -33,8 +33,13 @@ func TestLinkSettings(t *testing.T) {
 	if c := n.Link.Correct(); c == nil || c.Extra != 0.4 {
 		t.Errorf("correction %+v, want up to 40 %%", c)
 	}
-	if c := (Link{Correction: "auto"}).Correct(); c == nil || c.Extra != 0.25 {
-		t.Errorf("correction %+v, want up to 25 %%", c)
+	for _, words := range []string{"auto", ""} {
+		if c := (Link{Correction: words}).Correct(); c == nil || c.Extra != 0.25 {
+			t.Errorf("correction %+v, want up to 25 %%", c)
+		}
+	}
+	if c := (Link{Correction: "off"}).Correct(); c != nil {
+		t.Errorf("correction %+v, want none", c)
 	}
 	if err := n.Link.validate(); err != nil {
 		t.Error(err)
@@ -44,7 +49,7 @@ func TestLinkSettings(t *testing.T) {
 func TestLinkFaultsAreNamed(t *testing.T) {
 	for want, l := range map[string]Link{
 		"write a number from 1 to 16":      {Connections: 17},
-		"write off or auto":                {Correction: "on"},
+		"write auto or off":                {Correction: "on"},
 		"write percent from 1 to 100":      {Extra: 250},
 		"did you mean 12MiB":               {Rate: "12MB"},
 		"a size from 256KiB to 100GiB":     {Rate: "1000"},
