@@ -56,7 +56,7 @@ const (
 func linkFlags(fs *pflag.FlagSet) {
 	fs.Int("link-connections", link.DefaultParallel, "QUIC connections that the bulk sessions to one router of another city may have at a time, 1 to 16; there are as many as pay, which needs both ends")
 	fs.String("link-correction", "auto", "auto: repair losses on the way to other cities with parity, as much as the measured loss needs, where both ends do; or off")
-	fs.Int("link-correction-extra", DefaultLinkExtra, "most that parity may add to the bytes of a router with much to send, in percent, 1 to 100; one with less than 3 MiB a second to send may add up to 120")
+	fs.Int("link-correction-extra", DefaultLinkExtra, "most that parity may add to the bytes of a router with much to send, in percent, 1 to 100; one with less than 3 MiB a second to send may add up to 120, and less and less up to 24 MiB a second")
 	fs.String("link-window-memory", "512MiB", "most memory for what bulk sessions of all other routers may have on their way here beyond 2 MiB each, from 64MiB on; half of it is in use at a time; 0: none")
 	fs.String("link-rate-limit", "0", "most bytes a second that are sent to one router of another city, headers, repeats and parity included, such as 12MiB, from 256KiB on; 0: any")
 }
