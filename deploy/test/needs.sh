@@ -16,21 +16,37 @@ missing() { # NAME WHAT-IS-SKIPPED
 	echo "needs: $1 is missing; skipped: $2"
 }
 
-debian() { # COMMAND PACKAGE
-	command -v "$1" >/dev/null 2>&1 && { echo "needs: $1 is there"; return 0; }
+debian() { # COMMAND CHECK PACKAGE...: CHECK says whether the command can be used
+	local command=$1 check=$2
+	shift 2
+	$check && { echo "needs: $command is there"; return 0; }
 	command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return 1
-	echo "needs: installing $2"
+	echo "needs: installing $*"
 	if [ -z "${updated:-}" ]; then apt-get update -qq >/dev/null 2>&1; updated=1; fi
 	# The tests start servers of their own; the package must not start one.
 	local policy=/usr/sbin/policy-rc.d made=
 	if [ ! -e "$policy" ]; then printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=1; fi
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$2" >/dev/null 2>&1
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null 2>&1
 	[ -n "$made" ] && rm -f "$policy"
-	command -v "$1" >/dev/null 2>&1
+	$check
 }
 
-debian redis-server redis-server || missing redis-server "the Redis suites"
-debian protoc protobuf-compiler || missing protoc "the check that generated code is current"
+redis_there() { command -v redis-server >/dev/null 2>&1; }
+
+# The compiler comes without the standard types in a package of its own.
+protoc_there() {
+	command -v protoc >/dev/null 2>&1 || return 1
+	local tmp rc
+	tmp=$(mktemp -d)
+	printf 'syntax = "proto3";\nimport "google/protobuf/duration.proto";\nmessage M { google.protobuf.Duration d = 1; }\n' >"$tmp/there.proto"
+	protoc -I "$tmp" -o /dev/null "$tmp/there.proto" 2>/dev/null
+	rc=$?
+	rm -rf "$tmp"
+	return $rc
+}
+
+debian redis-server redis_there redis-server || missing redis-server "the Redis suites"
+debian protoc protoc_there protobuf-compiler libprotobuf-dev || missing protoc "the check that generated code is current"
 
 # digest names what a folder of the cache was made from; the tests find it by the
 # same name.

@@ -4,7 +4,7 @@
 #   generate.sh           write *.pb.go beside this script
 #   generate.sh --check   generate into a temporary folder and fail on any difference
 #
-# Needs protoc (Debian: protobuf-compiler) and Go. The two plugins are installed
+# Needs protoc with its standard types (Debian: protobuf-compiler libprotobuf-dev) and Go. The two plugins are installed
 # at the versions below into a temporary GOBIN, so nothing else is changed.
 set -eu
 
@@ -17,7 +17,7 @@ tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT INT TERM
 
 command -v protoc >/dev/null || {
-	echo "generate.sh: protoc is not installed (Debian: apt-get install protobuf-compiler)" >&2
+	echo "generate.sh: protoc is not installed (Debian: apt-get install protobuf-compiler libprotobuf-dev)" >&2
 	exit 1
 }
 GOBIN=$tmp/bin GOFLAGS= go install "$PROTOC_GEN_GO"
