@@ -50,6 +50,7 @@ func TestD6_RelayedBroadcastCrossesEachLinkOnce(t *testing.T) {
 		}
 		send(20) // sessions come about
 		w.quiet(30 * time.Second)
+		time.Sleep(15 * time.Second) // by then links know that their paths lose nothing
 		w.crossed()
 		const n = 200
 		send(n)
