@@ -25,6 +25,7 @@ func sidePair(w *world, memory int64, handle func(context.Context, *Session)) (a
 		return w.start(name, city, 11, handle, func(o *Options) {
 			o.Classes = []zone.Class{zone.ClassBulk}
 			o.Limits.StreamWindow, o.Limits.Sessions, o.Limits.WindowMemory = sideWindow, 4, memory
+			o.Limits.Parallel = 1 // sessions stay where they are
 			o.Timing.Write = time.Hour
 		})
 	}
