@@ -164,11 +164,15 @@ func (b *Broker) subscriptionFor(ctx context.Context, op string, g zone.Consumer
 	if h := b.handsOf(key); h != nil {
 		return h, nil
 	}
-	if err := b.createSubscription(ctx, op, key); err != nil {
-		return nil, err
-	}
-	if h := b.handsOf(key); h != nil {
-		return h, nil
+	// A topic of dead letters begins with its first one: a subscription that is made at
+	// the same time may be of the topic that was not there yet, and counts for nothing.
+	for range 3 {
+		if err := b.createSubscription(ctx, op, key); err != nil {
+			return nil, err
+		}
+		if h := b.handsOf(key); h != nil {
+			return h, nil
+		}
 	}
 	return nil, &Error{Op: op, Kind: KindBusy, Group: g, Topic: t, Text: "the topic changed meanwhile"}
 }

@@ -293,6 +293,7 @@ func TestAFailoverByOrderTellsWhatIsLost(t *testing.T) {
 		}
 	}
 	w.refused("no answer", "failover", "rz-a-g", "--to", "rz-a-2", "--allow-loss", "--reason", "too early")
+	hold(3 * time.Second) // a master that is alone in sync tells what it has committed twice a second
 	w.nodes["rz-a-1"].running.kill()
 	w.up("rz-a-2")
 	eventually(t, "rz-a-2 answers and waits", time.Minute, func() error {
