@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/mqrouter/mqrouter/broker/commitlog"
 	"github.com/mqrouter/mqrouter/broker/consumer"
 	"github.com/mqrouter/mqrouter/internal/disk"
 	"github.com/mqrouter/mqrouter/replication/record"
@@ -164,6 +165,25 @@ func TestDeadLetterIsIdempotent(t *testing.T) {
 }
 
 // The write of the dead-letter copy fails: the message is in one of both places.
+// TestReceiveOfDeadLettersThatBeginMeanwhile: the first dead letter of a group comes
+// while somebody makes a subscription of the topic that it begins.
+func TestReceiveOfDeadLettersThatBeginMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, tap := openTapped(t, disk.NewMem(), "rz02-a-1", sample(t), testLimits())
+		defer s.Close()
+		s.publish(s.message("orders", "m1"))
+		d := s.receive("orders-billing", "orders", 1, time.Minute)[0]
+		first := func(*commitlog.Batch) error {
+			tap.appending.Store(nil)
+			return s.DeadLetter(t.Context(), "orders-billing", "orders", d.Handle)
+		}
+		tap.appending.Store(&first)
+		if got := s.drain("orders-billing", DeadLetterTopic("orders-billing")); got["m1"] != 1 {
+			t.Errorf("the dead letter came %d times, want once", got["m1"])
+		}
+	})
+}
+
 func TestL8_FailedDeadLetterCopyKeepsTheMessage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := disk.NewMem()
