@@ -174,7 +174,7 @@ func TestW6_LinkGrowsOnALossyPathAndShrinksAgain(t *testing.T) {
 		a, b, x := bulkPair(w, 4, 6)
 		w.lose(1, 0.01)
 		x.start(8, 32<<10)
-		took := w.until(20*time.Second, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
+		took := w.until(2*time.Minute, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
 		time.Sleep(3 * time.Second)
 		before := x.total()
 		time.Sleep(5 * time.Second)
@@ -218,7 +218,7 @@ func TestLostExtraConnectionEndsItsSessionsOnly(t *testing.T) {
 		w.lose(2, 0.01)
 		x.start(8, 32<<10)
 		defer x.end()
-		w.until(20*time.Second, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
+		w.until(2*time.Minute, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
 		w.until(10*time.Second, "two sessions on each", func() bool { return spreadOf(a, "b") == [2]int64{2, 2} })
 		l := b.Manager.links[Key{"a", zone.ClassBulk}]
 		(*l.carriers.Load())[2].close(wire.CodeInternal, "killed by the test")
@@ -299,7 +299,7 @@ func TestCutOfTenMinutesHealsWithinASecondWithAllConnections(t *testing.T) {
 		w.lose(4, 0.01)
 		x.start(8, 4<<10) // of which the first window carries one of each flow
 		defer x.end()
-		w.until(30*time.Second, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
+		w.until(2*time.Minute, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
 		for _, cut := range []time.Duration{20 * time.Second, 10 * time.Minute} {
 			w.setDrop(func(simnet.Packet) bool { return true })
 			time.Sleep(cut)
@@ -310,7 +310,7 @@ func TestCutOfTenMinutesHealsWithinASecondWithAllConnections(t *testing.T) {
 			w.setDrop(nil)
 			took := w.until(time.Second, "traffic", func() bool { return x.total() > before })
 			t.Logf("traffic %v after a cut of %v", took, cut)
-			w.until(10*time.Second, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
+			w.until(2*time.Minute, "four carriers", func() bool { return statusOf(a, "b").Connections == 5 })
 		}
 	})
 }
