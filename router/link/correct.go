@@ -43,8 +43,9 @@ func enable(lease *fec.Lease, qc *quic.Conn, h *wire.Hello) {
 }
 
 // crowded reports whether the node has lost packets of this one's for want of room
-// since the last sample, and whether a queue stands on the way to it. Correction hides losses from QUIC, not these: it marks
-// what it repairs, which QUIC's own counts do not tell from a loss here and there.
+// since the last sample, and whether a queue stands on the way to it. Correction hides
+// losses from QUIC, not these: it marks what it repairs, which QUIC's own counts do not
+// tell from a loss here and there.
 func (l *link) crowded() (lost, queued bool) {
 	for _, c := range l.conns {
 		if c.lease != nil {

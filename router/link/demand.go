@@ -27,7 +27,7 @@ type load struct {
 const (
 	pressedShare  = 2                     // one session that waits for 1/pressedShare of the time has a backlog
 	pressedFor    = 2                     // samples in a row before the link grows
-	missedFor     = 8                     // samples in a row with too little after connections were given back
+	missedFor     = 8                     // samples in a row, of those with a backlog and room, with too little after connections were given back
 	jammedFor     = 4                     // samples in a row before it shrinks
 	jamLoss       = 0.001                 // loss from which a grown round trip is a full queue
 	jamQueue      = 20 * time.Millisecond // least growth of the round trip that is a queue; else half of the least round trip
@@ -111,7 +111,7 @@ func (d *demand) sample(now time.Time, s load, most int) {
 		d.trial = time.Time{} // what there was to send has gone: nothing to judge
 	case !d.trial.IsZero():
 		d.judge(now, s)
-	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full(now) && (!now.Before(d.rest) || d.misjudged(now, s)):
+	case d.pressed >= pressedFor && !s.cpu && !s.jammed() && !d.full(now) && (!now.Before(d.rest) || d.misjudged()):
 		d.grow(now, min(most, s.busy))
 	}
 	d.relax(now, s)
@@ -186,12 +186,12 @@ func (d *demand) judge(now time.Time, s load) {
 // misjudged reports whether connections were given back that have paid: without them
 // much less goes. What few of them carried was measured while they were young, and
 // shot over what they can hold.
-func (d *demand) misjudged(now time.Time, s load) bool {
-	if d.more == 0 || !now.Before(d.rest) {
+func (d *demand) misjudged() bool {
+	if d.more == 0 {
 		return false
 	}
 	d.misses++
-	if paysFactor*d.rate > d.more || d.full(now) || s.jammed() {
+	if paysFactor*d.rate > d.more {
 		d.misses = 0
 	}
 	return d.misses >= missedFor
