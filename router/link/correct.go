@@ -7,12 +7,17 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// correct puts the correction layer on a socket, if there is to be one.
+// correct returns what QUIC gets in place of a socket: with the correction layer on
+// it, if there is to be one.
 func (m *Manager) correct(conn net.PacketConn) net.PacketConn {
+	if m.reader = datagram.Wrap(conn); m.reader != nil {
+		conn = m.reader
+	}
 	if m.o.Correction == nil {
 		return conn
 	}
@@ -24,6 +29,7 @@ func (m *Manager) correct(conn net.PacketConn) net.PacketConn {
 // and puts its tag into this end's greeting; nil without correction. Frames of the
 // node are taken from now on, until the connection ends.
 func (m *Manager) lease(qc *quic.Conn, node zone.Node, h *wire.Hello) *fec.Lease {
+	m.watch(qc)
 	if m.layer == nil {
 		return nil
 	}
@@ -32,6 +38,16 @@ func (m *Manager) lease(qc *quic.Conn, node zone.Node, h *wire.Hello) *fec.Lease
 	h.Features |= wire.FeatureCorrection
 	h.Correction = lease.Tag()
 	return lease
+}
+
+// watch has the socket's reader wait for a connection that has not taken what came for
+// it, until the connection ends.
+func (m *Manager) watch(qc *quic.Conn) {
+	if m.reader == nil {
+		return
+	}
+	stop := m.reader.Watch(qc.RemoteAddr(), func() uint64 { return qc.ConnectionStats().BytesReceived })
+	context.AfterFunc(qc.Context(), stop)
 }
 
 // enable begins to correct what goes to the connection's peer, if its greeting says

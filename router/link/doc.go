@@ -7,6 +7,10 @@
 // link. It never looks into a payload other than those of its own control
 // stream, never decides where a session goes, and writes nothing to disk.
 //
+// The socket is read by package datagram, below the correction of package fec: both
+// are there so that QUIC sees fewer losses than there are, or none that are this
+// machine's own fault.
+//
 // # A link
 //
 // Both ends dial, for ever; [State] says what a link is doing and machine (file

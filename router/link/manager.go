@@ -12,6 +12,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 	"github.com/mqrouter/mqrouter/router/link/fec"
 	"github.com/mqrouter/mqrouter/zone"
 )
@@ -24,7 +25,8 @@ const connectionIDLength = 8
 type Manager struct {
 	o         Options
 	transport *quic.Transport
-	layer     *fec.Layer // nil without correction
+	reader    *datagram.Conn // nil where quic-go reads the socket itself
+	layer     *fec.Layer     // nil without correction
 	windows   *windowMemory
 
 	handlers    sync.WaitGroup // sessions' handlers and greetings

@@ -28,7 +28,8 @@ import (
 //	MQROUTER_WAN_RATE         MB/s of the bottleneck, with a queue of 100 ms; 0 = none (0)
 //	MQROUTER_WAN_FLOWS        sessions that send in bulk (16)
 //	MQROUTER_WAN_ONLY         part of the path's name; empty = all
-//	MQROUTER_WAN_BY           part of the row's name; empty = all
+//	MQROUTER_WAN_BY           part of the row's name, or several with | between them; empty = all
+//	MQROUTER_WAN_TABLE        bulk or urgent: this table alone
 //	MQROUTER_WAN_OFFLOAD      1: devices cut packets; 0: the kernel does, one by one (1)
 //
 // Cutting is left to the devices by default since the hosts of a real path have
@@ -142,7 +143,8 @@ func TestWAN(t *testing.T) {
 	}
 	single := !wanSwitch(t, "OFFLOAD", true)
 	net, paths := openWAN(t, single), chosenPaths(t)
-	kinds := slices.DeleteFunc(wanKinds(wanNumber(t, "CONNECTIONS", 4)), func(k wanKind) bool { return !strings.Contains(k.name, os.Getenv(wanVariable+"_BY")) })
+	kinds := slices.DeleteFunc(wanKinds(wanNumber(t, "CONNECTIONS", 4)), func(k wanKind) bool { return !chosen(k.name) })
+	table := os.Getenv(wanVariable + "_TABLE")
 	fmt.Printf("%s; %d flows, medians of %d runs of %v after %v\n", surroundings(single), plan.flows, plan.runs, plan.long, plan.warm)
 	fmt.Println("TCP is the kernel's, with the windows that it chooses itself (" + windows(t, net) + "): what an operator has who has turned BBR on and nothing else.")
 	fmt.Printf("With large windows both ends have asked for %d MiB, which needs root or other limits of the system's: the most that TCP could do.\n", largeWindow>>20)
@@ -151,14 +153,23 @@ func TestWAN(t *testing.T) {
 	fmt.Println("\n| path | by | MB/s | least to most | wire/body | CPU s/GB | with emulation |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- |")
 	for _, p := range paths {
-		bulkTable(t, net, p, kinds, plan)
+		if table != "urgent" {
+			bulkTable(t, net, p, kinds, plan)
+		}
 	}
 	fmt.Println("\n1,000 changes of 1 KiB a second; milliseconds over the one-way delay; what did not come within a second of the end counts as if it had then.")
 	fmt.Println("\n| path | by | p50 | p99 | p99.9 | worst | came | wire/body |")
 	fmt.Println("| --- | --- | --- | --- | --- | --- | --- | --- |")
 	for _, p := range paths {
-		urgentTable(t, net, p, kinds, plan)
+		if table != "bulk" {
+			urgentTable(t, net, p, kinds, plan)
+		}
 	}
+}
+
+// chosen reports whether a row is asked for.
+func chosen(name string) bool {
+	return slices.ContainsFunc(strings.Split(os.Getenv(wanVariable+"_BY"), "|"), func(part string) bool { return strings.Contains(name, part) })
 }
 
 func chosenPaths(t *testing.T) []wanPath {

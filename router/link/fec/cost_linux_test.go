@@ -121,31 +121,3 @@ func processorTime() time.Duration {
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
-
-// TestSocketSaysWhenADatagramCame: a reader that is late must not be taken for a
-// queue on the way.
-func TestSocketSaysWhenADatagramCame(t *testing.T) {
-	from, to := listenUDP(t), listenUDP(t)
-	defer from.Close()
-	defer to.Close()
-	l := New(to, Options{})
-	defer l.Close()
-	c := l.outer.(*udp)
-	before := time.Now()
-	if _, err := from.WriteTo([]byte{quicBit, 1}, to.LocalAddr()); err != nil {
-		t.Fatal(err)
-	}
-	_ = to.SetReadDeadline(time.Now().Add(time.Minute))
-	ms := []ipv4.Message{{Buffers: [][]byte{make([]byte, 100)}, OOB: make([]byte, readOOB)}}
-	if _, err := c.batch.ReadBatch(ms, 0); err != nil {
-		t.Fatal(err)
-	}
-	told := ms[0].NN
-	lag := c.socketSays(&ms[0])
-	if took := time.Since(before); lag <= 0 || lag > took {
-		t.Errorf("it waited %v, of %v since it was sent", lag, took)
-	}
-	if ms[0].NN >= told {
-		t.Errorf("%d of %d bytes of control messages are left for QUIC", ms[0].NN, told)
-	}
-}

@@ -9,13 +9,12 @@ import (
 // them costs next to nothing and is not answered by another.
 const resetEvery = 10 * time.Millisecond
 
-// input takes a datagram that has waited for a while to be read. What is a frame brings packets, perhaps none; ok is false
-// for what goes to QUIC as it is.
-func (l *Layer) input(b []byte, from net.Addr, lag time.Duration) (out []delivery, p *peer, ok bool) {
+// input takes a datagram that has waited for a while to be read now. What is a frame
+// brings packets, perhaps none; ok is false for what goes to QUIC as it is.
+func (l *Layer) input(now time.Time, b []byte, from net.Addr, lag time.Duration) (out []delivery, p *peer, ok bool) {
 	if len(b) == 0 || b[0] < typeBare || b[0] > typeReset {
 		return nil, nil, false
 	}
-	now := time.Now()
 	if !isFrame(b) {
 		l.unknown.Add(1)
 		return nil, nil, true

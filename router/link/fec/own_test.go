@@ -104,11 +104,11 @@ func TestSocketSaysWhatItDropped(t *testing.T) {
 	from, to := listenUDP(t), listenUDP(t)
 	defer from.Close()
 	defer to.Close()
+	l := New(to, Options{})
+	defer l.Close()
 	if err := to.SetReadBuffer(16 << 10); err != nil {
 		t.Fatal(err)
 	}
-	l := New(to, Options{})
-	defer l.Close()
 	batch, ok := l.PacketConn().(interface {
 		ReadBatch([]ipv4.Message, int) (int, error)
 	})

@@ -2,7 +2,12 @@ package fec
 
 import (
 	"net"
+	"time"
 )
+
+// plainBuffer is the size of the buffer to read into, in bytes: a frame is smaller, and
+// a longer datagram no frame.
+const plainBuffer = 2 << 10
 
 // plain wraps a socket that has no control messages: a datagram at a time, without
 // ECN.
@@ -57,7 +62,7 @@ func (c *plain) ReadFrom(b []byte) (int, net.Addr, error) {
 		if err != nil {
 			return 0, from, err
 		}
-		out, p, ok := c.l.input(c.buf[:n], from, 0)
+		out, p, ok := c.l.input(time.Now(), c.buf[:n], from, 0)
 		if !ok {
 			return copy(b, c.buf[:n]), from, nil
 		}

@@ -226,14 +226,14 @@ func TestWithoutALeaseNothingIsTouched(t *testing.T) {
 		t.Fatalf("%x came, %v, want %x", buf[:n], err, sent)
 	}
 	for _, b := range [][]byte{{quicBit, 9, 9}, {0x00, 1, 2}, {0x0a, 1}, {0x30}} { // QUIC, STUN, nobody's, DTLS
-		if out, _, ok := l.input(b, from, 0); ok || out != nil {
+		if out, _, ok := l.input(time.Now(), b, from, 0); ok || out != nil {
 			t.Errorf("%x is taken for a frame", b)
 		}
 	}
 	// Frames of nobody cost nothing but a count and now and then an answer.
 	f := appendHeader(nil, &frame{kind: typeData, tag: 77})
 	for range 100 {
-		if out, _, ok := l.input(append(f, make([]byte, 50)...), cb.LocalAddr(), 0); !ok || len(out) != 0 {
+		if out, _, ok := l.input(time.Now(), append(f, make([]byte, 50)...), cb.LocalAddr(), 0); !ok || len(out) != 0 {
 			t.Fatal("a frame of nobody brings a packet")
 		}
 	}

@@ -1,0 +1,342 @@
+package datagram
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/net/ipv4"
+	"golang.org/x/sys/unix"
+)
+
+// scripted is a socket whose readings are given.
+type scripted struct {
+	*net.UDPConn
+	reads []ipv4.Message
+}
+
+func (s *scripted) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+	if len(s.reads) == 0 {
+		return 0, net.ErrClosed
+	}
+	n := min(len(ms), len(s.reads))
+	for i, r := range s.reads[:n] {
+		m := &ms[i]
+		m.N, m.NN, m.Addr = copy(m.Buffers[0], r.Buffers[0]), copy(m.OOB, r.OOB), r.Addr
+	}
+	s.reads = s.reads[n:]
+	return n, nil
+}
+
+func listen(t testing.TB) *net.UDPConn {
+	t.Helper()
+	c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// control is a control message.
+func control(level, kind int32, body ...byte) []byte {
+	b := make([]byte, unix.CmsgSpace(len(body)))
+	h := (*unix.Cmsghdr)(unsafe.Pointer(&b[0]))
+	h.Level, h.Type = level, kind
+	h.SetLen(unix.CmsgLen(len(body)))
+	copy(b[unix.CmsgLen(0):], body)
+	return b
+}
+
+func number(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
+func stamp(at time.Time) []byte {
+	b := binary.NativeEndian.AppendUint64(nil, uint64(at.Unix()))
+	return binary.NativeEndian.AppendUint64(b, uint64(at.Nanosecond()))
+}
+
+func message(data []byte, controls ...[]byte) ipv4.Message {
+	return ipv4.Message{Buffers: [][]byte{data}, OOB: bytes.Join(controls, nil), Addr: watched}
+}
+
+// counting returns n bytes.
+func counting(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i / 7)
+	}
+	return b
+}
+
+// all reads packets until the socket has no more, and returns them with their ECN field.
+func all(t testing.TB, c *Conn, buffer int) (packets [][]byte, ecn []byte) {
+	t.Helper()
+	ms := make([]ipv4.Message, 8)
+	for i := range ms {
+		ms[i] = ipv4.Message{Buffers: [][]byte{make([]byte, buffer)}, OOB: make([]byte, 128)}
+	}
+	for {
+		n, err := c.ReadBatch(ms, 0)
+		if err != nil {
+			return packets, ecn
+		}
+		if n == 0 {
+			t.Fatal("a reading without a packet")
+		}
+		for _, m := range ms[:n] {
+			packets = append(packets, bytes.Clone(m.Buffers[0][:m.N]))
+			ecn = append(ecn, ECN(m.OOB[:m.NN]))
+			if m.Addr != watched {
+				t.Fatalf("a packet of %v", m.Addr)
+			}
+		}
+	}
+}
+
+func sizes(packets [][]byte) (out []int) {
+	for _, p := range packets {
+		out = append(out, len(p))
+	}
+	return out
+}
+
+func TestMessagesAreCutAsTheyWereJoined(t *testing.T) {
+	ect0 := control(unix.IPPROTO_IP, unix.IP_TOS, 2)
+	gro := func(n uint32) []byte { return control(unix.IPPROTO_UDP, unix.UDP_GRO, number(n)...) }
+	for _, c := range []struct {
+		name     string
+		data     int
+		controls [][]byte
+		want     []int
+		ecn      byte
+	}{
+		{"one", 100, nil, []int{100}, 0},
+		{"one with its field", 100, [][]byte{ect0}, []int{100}, 2},
+		{"joined, the last one shorter", 2500, [][]byte{gro(1000), ect0}, []int{1000, 1000, 500}, 2},
+		{"joined, all alike", 3000, [][]byte{gro(1000)}, []int{1000, 1000, 1000}, 0},
+		{"of one", 700, [][]byte{gro(1000)}, []int{700}, 0},
+		{"a size of 0", 700, [][]byte{gro(0)}, []int{700}, 0},
+		{"a negative size", 700, [][]byte{gro(1 << 31)}, []int{700}, 0},
+		{"a short message", 700, [][]byte{control(unix.IPPROTO_UDP, unix.UDP_GRO, 1)}, []int{700}, 0},
+		{"nothing", 0, [][]byte{gro(1000), ect0}, []int{0}, 2},
+		{"half a control message", 700, [][]byte{gro(100)[:10]}, []int{700}, 0},
+		{"longer than a buffer", 1500, nil, nil, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			data := counting(c.data)
+			s := &scripted{UDPConn: listen(t), reads: []ipv4.Message{message(data, c.controls...), message([]byte{42})}}
+			packets, ecn := all(t, Wrap(s), 1452)
+			if n := len(packets) - 1; n < 0 || !bytes.Equal(packets[n], []byte{42}) {
+				t.Fatal("the message after it is gone")
+			}
+			packets = packets[:len(packets)-1]
+			if got := sizes(packets); !equal(got, c.want) {
+				t.Fatalf("packets of %v bytes, want %v", got, c.want)
+			}
+			if c.want != nil && !bytes.Equal(bytes.Join(packets, nil), data) {
+				t.Error("other bytes")
+			}
+			for i := range packets {
+				if ecn[i] != c.ecn {
+					t.Errorf("packet %d has ECN %d, want %d", i, ecn[i], c.ecn)
+				}
+			}
+		})
+	}
+}
+
+func equal(a, b []int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// TestTheKernelJoins sends a batch that the kernel may join over a real socket.
+func TestTheKernelJoins(t *testing.T) {
+	from, to := listen(t), listen(t)
+	c := Wrap(to)
+	data := counting(10*1000 + 300)
+	cut := control(unix.IPPROTO_UDP, unix.UDP_SEGMENT, binary.NativeEndian.AppendUint16(nil, 1000)...)
+	if _, _, err := from.WriteMsgUDP(data, cut, to.LocalAddr().(*net.UDPAddr)); err != nil {
+		t.Skipf("skipped: this kernel cuts nothing: %v", err)
+	}
+	_ = to.SetReadDeadline(time.Now().Add(time.Minute))
+	var got []byte
+	for packets := 0; len(got) < len(data); packets++ {
+		p, err := c.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := min(1000, len(data)-len(got)); len(p.Data) != want {
+			t.Fatalf("packet %d has %d bytes, want %d", packets, len(p.Data), want)
+		}
+		got = append(got, p.Data...)
+	}
+	if !bytes.Equal(got, data) {
+		t.Error("other bytes")
+	}
+	if len(c.in) == joinedBatch && c.joined < 2 {
+		t.Errorf("the kernel was to join, and joined %d", c.joined)
+	}
+}
+
+// TestASocketSaysWhenADatagramCame: a reader that is late must not be taken for a
+// queue on the way.
+func TestASocketSaysWhenADatagramCame(t *testing.T) {
+	from, to := listen(t), listen(t)
+	c := Wrap(to)
+	before := time.Now()
+	if _, err := from.WriteTo([]byte{1}, to.LocalAddr()); err != nil {
+		t.Fatal(err)
+	}
+	_ = to.SetReadDeadline(time.Now().Add(time.Minute))
+	p, err := c.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(before); p.Lag <= 0 || p.Lag > took {
+		t.Errorf("it waited %v, of %v since it was sent", p.Lag, took)
+	}
+}
+
+func TestATimeThatCannotBeIsNotBelieved(t *testing.T) {
+	for _, c := range []struct {
+		at   time.Duration // before now
+		late bool
+	}{{50 * time.Millisecond, true}, {-time.Minute, false}, {time.Hour, false}} {
+		s := &scripted{UDPConn: listen(t), reads: []ipv4.Message{message([]byte{1}, control(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, stamp(time.Now().Add(-c.at))...))}}
+		p, err := Wrap(s).Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (p.Lag > 0) != c.late {
+			t.Errorf("a datagram of %v ago waited %v", c.at, p.Lag)
+		}
+	}
+}
+
+// TestDroppedCountsWhatWasJoined: the kernel counts joined datagrams as one.
+func TestDroppedCountsWhatWasJoined(t *testing.T) {
+	overflow := func(n uint32) []byte { return control(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, number(n)...) }
+	s := &scripted{UDPConn: listen(t), reads: []ipv4.Message{
+		message(counting(100), overflow(3)),
+		message(counting(4000), overflow(3), control(unix.IPPROTO_UDP, unix.UDP_GRO, number(1000)...)),
+		message(counting(100)),
+		message(counting(100), overflow(5)),
+	}}
+	c := Wrap(s)
+	for i, want := range []uint32{3, 3, 3, 3, 3, 3, 3 + 2*4} {
+		if _, err := c.Next(); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.Dropped(); got != want {
+			t.Errorf("after packet %d: %d dropped, want %d", i, got, want)
+		}
+	}
+	s.reads = []ipv4.Message{message(counting(100), overflow(2))} // the kernel's count has gone round
+	was := c.Dropped()
+	if _, err := c.Next(); err != nil || c.Dropped()-was != (2-5&(1<<32-1))*4&(1<<32-1) {
+		t.Errorf("%d dropped, %v", c.Dropped()-was, err)
+	}
+}
+
+// TestEveryOtherPacketIsMarked: where a queue stands in the socket, and only what can
+// carry a mark.
+func TestEveryOtherPacketIsMarked(t *testing.T) {
+	s := &scripted{UDPConn: listen(t)}
+	tos := []byte{2, 0}
+	for i := range 200 {
+		// A datagram read at once after all that wait ends the interval.
+		s.reads = append(s.reads, message([]byte{byte(i)}, control(unix.IPPROTO_IP, unix.IP_TOS, tos[i/100])))
+	}
+	c := Wrap(s)
+	c.standing = standing{at: time.Now().Add(-standingFor), least: time.Second, count: standingLeast}
+	_, ecn := all(t, c, 1452)
+	marked := bytes.Count(ecn[:100], []byte{CE})
+	if marked == 0 || marked > 51 || bytes.Count(ecn[:2], []byte{CE}) > 1 {
+		t.Errorf("%d of 100 packets marked, want every other one for 10 ms", marked)
+	}
+	if bytes.Contains(ecn[100:], []byte{CE}) {
+		t.Error("a packet is marked that says it carries no marks")
+	}
+}
+
+func TestECNOfBothFamilies(t *testing.T) {
+	v6 := control(unix.IPPROTO_IPV6, unix.IPV6_TCLASS, number(0xb8|1)...)
+	v4 := control(unix.IPPROTO_IP, unix.IP_TOS, 0xb8|2)
+	for _, oob := range [][]byte{v4, v6, append(control(unix.IPPROTO_IP, unix.IP_PKTINFO, make([]byte, 12)...), v4...)} {
+		was := ECN(oob)
+		if was == 0 || !SetECN(oob, CE) || ECN(oob) != CE {
+			t.Errorf("%x: from %d to %d", oob, was, ECN(oob))
+		}
+	}
+	if v4[unix.CmsgLen(0)] != 0xb8|3 {
+		t.Errorf("the other bits of the field are %#x", v4[unix.CmsgLen(0)])
+	}
+	if SetECN(nil, CE) || ECN(nil) != 0 {
+		t.Error("a field where there is none")
+	}
+}
+
+func TestOthersAreNotWrapped(t *testing.T) {
+	var c net.PacketConn = struct{ net.PacketConn }{listen(t)}
+	if Wrap(c) != nil {
+		t.Error("a connection without control messages is wrapped")
+	}
+}
+
+func TestNothingIsAllocatedForAPacket(t *testing.T) {
+	data, controls := counting(20*1000), [][]byte{control(unix.IPPROTO_UDP, unix.UDP_GRO, number(1000)...), control(unix.IPPROTO_IP, unix.IP_TOS, 2)}
+	one := message(data, controls...)
+	s := &scripted{UDPConn: listen(t)}
+	c := Wrap(s)
+	stop := c.Watch(watched, func() uint64 { return 0 })
+	defer stop()
+	ms := []ipv4.Message{{Buffers: [][]byte{make([]byte, 1452)}, OOB: make([]byte, 128)}}
+	reads := []ipv4.Message{one}
+	got := testing.AllocsPerRun(2000, func() {
+		if !c.Ready() {
+			s.reads = reads
+		}
+		if n, err := c.ReadBatch(ms, 0); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	})
+	if got != 0 {
+		t.Errorf("%v allocations for a packet", got)
+	}
+}
+
+// FuzzMessages: whatever the kernel says of a message, its bytes are handed on once, in
+// order.
+func FuzzMessages(f *testing.F) {
+	f.Add(counting(3000), bytes.Join([][]byte{control(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, number(1)...), control(unix.IPPROTO_UDP, unix.UDP_GRO, number(1000)...)}, nil))
+	f.Add([]byte{}, []byte{1, 2, 3})
+	f.Fuzz(func(t *testing.T, data, oob []byte) {
+		if len(data) > joinedBuffer || len(oob) > controlSize {
+			t.Skip("the kernel does not say more")
+		}
+		c := &Conn{batch: &scripted{reads: []ipv4.Message{message(data, oob)}}, joined: 1, in: []ipv4.Message{{Buffers: [][]byte{make([]byte, joinedBuffer)}, OOB: make([]byte, controlSize)}}}
+		var got []byte
+		for {
+			p, err := c.Next()
+			if err != nil {
+				break
+			}
+			c.HandOn(&ipv4.Message{N: len(p.Data), OOB: bytes.Clone(p.Control), NN: len(p.Control)})
+			got = append(got, p.Data...)
+		}
+		if !bytes.Equal(got, data) {
+			t.Errorf("%d bytes of %d", len(got), len(data))
+		}
+	})
+}

@@ -1,0 +1,32 @@
+// Package datagram reads a UDP socket for quic.Transport: many datagrams of a system
+// call, and no more at a time than connections can take.
+//
+// It owns: how datagrams are read from the socket and taken apart. It never looks
+// into one, never drops or holds one back, and writes nothing.
+//
+// # Many at a time
+//
+// On Linux the kernel joins datagrams of a sender that follow each other and are of
+// one size (UDP generic receive offload, UDP_GRO of udp(7)), so that one way through
+// the kernel and one system call bring up to 64 KiB; here they are cut again. It says
+// as well how many the socket had no room for (SO_RXQ_OVFL), and when each came
+// (SO_TIMESTAMPNS): a reader that is late is not a path that is long.
+//
+// # No more than connections can take
+//
+// quic-go drops what does not fit into the queue of a connection, 256 packets, and
+// takes that for congestion. The goroutine that reads a socket fills that queue within
+// a millisecond, while the connection's own waits for a processor: often for this very
+// one, since who is woken is run next where its waker ran. So the reader steps back
+// after each 64 packets and lets what it has woken run first. What comes meanwhile
+// waits in the socket's buffer, which has room for thousands.
+//
+// # Goroutines
+//
+// None. A Conn is read by one goroutine at a time; writing is the socket's, from any
+// number of them.
+//
+// # Bounds
+//
+// Four buffers of 64 KiB a socket; eight of 2 KiB where the kernel joins nothing.
+package datagram
