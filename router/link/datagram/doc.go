@@ -1,8 +1,9 @@
 // Package datagram reads a UDP socket for quic.Transport: many datagrams of a system
 // call, and no more at a time than connections can take.
 //
-// It owns: how datagrams are read from the socket and taken apart. It never looks
-// into one, never drops or holds one back, and writes nothing.
+// It owns: how datagrams are read from the socket and taken apart, and when. It never
+// looks into one, never drops one, and writes nothing. What is longer than QUIC's
+// buffers is left out: QUIC sends nothing so long.
 //
 // # Many at a time
 //
@@ -18,8 +19,10 @@
 // takes that for congestion. The goroutine that reads a socket fills that queue within
 // a millisecond, while the connection's own waits for a processor: often for this very
 // one, since who is woken is run next where its waker ran. So the reader steps back
-// after each 64 packets and lets what it has woken run first. What comes meanwhile
-// waits in the socket's buffer, which has room for thousands.
+// after each 64 packets and lets what it has woken run first, and it waits while the
+// connections that a Watch tells of have not taken what they were given 128 packets
+// ago. What comes meanwhile waits in the socket's buffer, which has room for thousands;
+// when a queue stands there, packets are marked (ECN), so that senders slow down.
 //
 // # Goroutines
 //
