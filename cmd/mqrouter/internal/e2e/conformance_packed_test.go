@@ -65,7 +65,7 @@ func packed(s *stage) {
 	push := s.consumer("push", s.there(), "transfer", s.tag())
 	simple := s.consumer("simple", s.there(), "transfer", s.tag())
 	r := s.relay()
-	producer := s.open("producer", map[string]any{"endpoint": r.at(rz01), "topics": []string{"transfer"}, "attempts": 1})
+	producer := s.open("producer", map[string]any{"endpoint": r.at(rz01), "topics": []string{"transfer"}, "attempts": 3})
 	want := map[string]string{}
 	var sent []string
 	for _, p := range packings {
