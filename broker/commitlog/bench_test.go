@@ -202,7 +202,9 @@ func BenchmarkReadAt(b *testing.B) {
 // entry.
 func TestAppendAllocatesNothingPerEntry(t *testing.T) {
 	o := testOptions(disk.NewMem(), 1)
-	o.SegmentBytes, o.MaxBatchBytes, o.QueueBytes = 64<<20, 1<<20, 1<<20
+	// Small segments: the next one is made ready beside the appends, and a disk in memory
+	// allocates for each KiB of it.
+	o.SegmentBytes, o.MaxBatchBytes, o.QueueBytes = 2<<20, 1<<20, 1<<20
 	o.Deliver = func(*Committed) {}
 	l, err := Open(context.Background(), o)
 	if err != nil {
