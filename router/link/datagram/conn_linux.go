@@ -2,6 +2,7 @@ package datagram
 
 import (
 	"encoding/binary"
+	"math"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -26,12 +27,19 @@ const (
 // processor for 50 ms. Who may not have so much gets what net.core.rmem_max allows.
 const receiveBuffer = 16 << 20
 
+// defaultMost is more than sockets have that nobody has asked for, in bytes. Those that
+// have more may lose it: what is not permitted is cut to what is.
+const defaultMost = 1 << 20
+
 // yieldAfter is after how many packets the reader lets others run: a quarter of what
 // quic-go holds for a connection.
 const yieldAfter = 64
 
-// longestLag bounds how long a datagram is believed to have waited to be read: the
-// clock may have been set meanwhile.
+// joinedGain is the gain of the average of how many datagrams are joined.
+const joinedGain = 1.0 / 64
+
+// longestLag bounds how long a datagram counts as having waited to be read: the clock
+// may have been set meanwhile.
 const longestLag = time.Second
 
 // batcher reads several datagrams at once.
@@ -51,19 +59,21 @@ type Conn struct {
 	Socket
 	batch   batcher
 	dropped atomic.Uint32
-	told    uint32 // what the kernel counts of that, which takes joined ones for one
-	joined  uint32 // the most that were joined
+	told    uint32  // what the kernel counts of that, which takes joined ones for one
+	joined  float64 // how many are joined, moving average
 
 	in      []ipv4.Message
 	count   int    // messages of in that were read
 	next    int    // of them, the one to take apart
-	rest    []byte // of the one before next: what has not been handed on
-	segment int    // size of the datagrams in rest; 0 = it is one
+	left    []byte // of the one before next: what has not been handed on
+	segment int    // size of the datagrams in left; 0 = it is one
 	packet  Packet // the one that Next returned
 	handed  int    // packets since others were let run
 
 	backlogs backlogs
 	backlog  *backlog // of the sender of packet; nil = not known
+	due      *backlog // to be looked at; nil = none
+	patience patience
 	standing standing
 	marks    bool // a queue stands in the socket
 }
@@ -114,21 +124,23 @@ func ask(u Socket) (joined bool) {
 
 // makeRoom has the socket hold receiveBuffer, or as much as this process may have.
 func makeRoom(fd int) {
-	if has, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF); err == nil && has >= 2*receiveBuffer {
+	has, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+	if err != nil || has >= 2*receiveBuffer {
 		return // somebody has asked for more
 	}
-	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
+	if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil && has < defaultMost {
 		_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer)
 	}
 }
 
-// Dropped returns how many datagrams the socket had no room for, modulo 2^32, as the
-// last packet told; at most so many, since how many of them were joined is not told.
-// It may be called by any goroutine.
+// Dropped returns about how many datagrams the socket has dropped, modulo 2^32, as the
+// last packet told: for want of room, or with a wrong checksum. The kernel counts
+// joined ones as one; each of these counts as many as are joined of late. It may be
+// called by any goroutine.
 func (c *Conn) Dropped() uint32 { return c.dropped.Load() }
 
 // Ready reports whether Next returns without reading from the socket.
-func (c *Conn) Ready() bool { return len(c.rest) > 0 || c.next < c.count }
+func (c *Conn) Ready() bool { return len(c.left) > 0 || c.next < c.count }
 
 // Next returns the next packet, and waits for one if none has come. It is valid until
 // the next call. Errors are those of the socket.
@@ -141,41 +153,50 @@ func (c *Conn) Next() (*Packet, error) {
 		}
 		c.count = count
 	}
-	if len(c.rest) == 0 {
-		c.open(&c.in[c.next])
+	if len(c.left) == 0 {
+		c.begin(&c.in[c.next])
 		c.next++
 	}
-	n := len(c.rest)
+	n := len(c.left)
 	if c.segment > 0 {
 		n = min(n, c.segment)
 	}
-	c.packet.Data, c.rest = c.rest[:n:n], c.rest[n:]
+	c.packet.Data, c.left = c.left[:n:n], c.left[n:]
 	return &c.packet, nil
 }
 
 // HandOn notes that QUIC gets a message for the last packet that Next returned: itself,
-// or what it brought. It marks the message where a queue stands in the socket, and waits
-// while the connections that it may be for have too much.
-func (c *Conn) HandOn(m *ipv4.Message) {
+// or what it brought. Where a queue stands in the socket it marks the message. known
+// says that it is for a connection, as far as can be told; others are not waited for.
+func (c *Conn) HandOn(m *ipv4.Message, known bool) {
 	c.handed++
 	// Every other one: a path that marks all is taken for broken (RFC 9000 section
 	// 13.4.2).
 	if c.marks && c.handed%2 == 0 {
 		MarkCE(m.OOB[:m.NN])
 	}
+	if known && c.backlog != nil && c.backlog.add(m.N) {
+		c.due = c.backlog // one is enough: another is looked at with its next packets
+	}
+}
+
+// StepBack lets others run when it is time for that, and waits while connections have
+// too much. Call it before messages are filled: what is in them waits as well.
+func (c *Conn) StepBack() {
 	if c.handed >= yieldAfter {
 		c.handed = 0
 		runtime.Gosched()
 	}
-	if c.backlog != nil {
-		c.backlog.add(m.N, time.Now, time.Sleep)
+	if c.due != nil {
+		c.due.look(&c.patience, time.Now, time.Sleep)
+		c.due = nil
 	}
 }
 
-// open begins to take a message apart: the control messages of the socket stand ahead
+// begin begins to take a message apart: the control messages of the socket stand ahead
 // of those for QUIC.
-func (c *Conn) open(m *ipv4.Message) {
-	c.rest, c.segment = m.Buffers[0][:m.N], 0
+func (c *Conn) begin(m *ipv4.Message) {
+	c.left, c.segment = m.Buffers[0][:m.N], 0
 	c.packet, c.backlog = Packet{From: m.Addr, Read: time.Now()}, c.backlogs.of(m.Addr)
 	dropped, oob := c.told, m.OOB[:m.NN]
 	for len(oob) > 0 {
@@ -193,19 +214,19 @@ func (c *Conn) open(m *ipv4.Message) {
 			dropped = binary.NativeEndian.Uint32(body)
 		case h.Type == unix.SO_TIMESTAMPNS && len(body) >= 16:
 			at := time.Unix(int64(binary.NativeEndian.Uint64(body)), int64(binary.NativeEndian.Uint64(body[8:])))
-			if lag := c.packet.Read.Sub(at); lag > 0 && lag <= longestLag {
-				c.packet.Lag = lag
-			}
+			c.packet.Lag = min(max(c.packet.Read.Sub(at), 0), longestLag)
 		}
 	}
 	c.packet.Control = oob
-	if c.segment > 0 {
-		c.joined = max(c.joined, uint32((m.N+c.segment-1)/c.segment))
-	}
 	if dropped != c.told {
-		c.dropped.Add((dropped - c.told) * c.joined)
+		c.dropped.Add(uint32(math.Round(float64(dropped-c.told) * c.joined)))
 		c.told = dropped
 	}
+	joined := 1
+	if c.segment > 0 {
+		joined = max((m.N+c.segment-1)/c.segment, 1)
+	}
+	c.joined += (float64(joined) - c.joined) * joinedGain
 	c.standing.add(c.packet.Read, c.packet.Lag)
 	c.marks = c.standing.marks(c.packet.Read)
 }
@@ -213,6 +234,7 @@ func (c *Conn) open(m *ipv4.Message) {
 // ReadBatch is what quic-go reads with. It fills as many messages as are there, at
 // least one; what is longer than a buffer is left out.
 func (c *Conn) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+	c.StepBack()
 	n := 0
 	for n < len(ms) && (n == 0 || c.Ready()) {
 		p, err := c.Next()
@@ -223,10 +245,10 @@ func (c *Conn) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 		if len(p.Data) > len(m.Buffers[0]) {
 			continue
 		}
-		m.N, m.NN = copy(m.Buffers[0], p.Data), copy(m.OOB, p.Control)
+		m.N, m.NN = copy(m.Buffers[0], p.Data), CopyControl(m.OOB, p.Control)
 		m.Addr, m.Flags = p.From, 0
 		n++
-		c.HandOn(m)
+		c.HandOn(m, true)
 	}
 	return n, nil
 }
@@ -247,5 +269,5 @@ func (c *Conn) ReadMsgUDP(b, oob []byte) (n, oobn, flags int, addr *net.UDPAddr,
 		return 0, 0, 0, nil, err
 	}
 	addr, _ = p.From.(*net.UDPAddr)
-	return copy(b, p.Data), copy(oob, p.Control), 0, addr, nil
+	return copy(b, p.Data), CopyControl(oob, p.Control), 0, addr, nil
 }

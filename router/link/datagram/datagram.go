@@ -2,6 +2,7 @@ package datagram
 
 import (
 	"net"
+	"net/netip"
 	"time"
 )
 
@@ -13,6 +14,19 @@ type Packet struct {
 	// packets that were joined have the same.
 	Control []byte
 	From    net.Addr
-	Read    time.Time     // when it was read
-	Lag     time.Duration // how long it had waited for that; 0 = not known
+	// Read is when the datagrams that it was joined with were taken apart, and Lag how
+	// long they had waited for that, a second at most; 0 = not known.
+	Read time.Time
+	Lag  time.Duration
+}
+
+// AddrPort returns the address of a UDP socket as a key: IPv4 addresses are the same
+// however a socket tells them.
+func AddrPort(a net.Addr) (netip.AddrPort, bool) {
+	u, ok := a.(*net.UDPAddr)
+	if !ok {
+		return netip.AddrPort{}, false
+	}
+	ap := u.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), ap.IsValid()
 }

@@ -2,8 +2,9 @@
 // call, and no more at a time than connections can take.
 //
 // It owns: how datagrams are read from the socket and taken apart, and when. It never
-// looks into one, never drops one, and writes nothing. What is longer than QUIC's
-// buffers is left out: QUIC sends nothing so long.
+// looks into one, drops none but what is longer than the reader's buffers, changes none
+// but its ECN mark, and writes nothing. A mark is for whoever sends: a queue in the
+// socket is everybody's.
 //
 // # Many at a time
 //
@@ -21,8 +22,9 @@
 // one, since who is woken is run next where its waker ran. So the reader steps back
 // after each 64 packets and lets what it has woken run first, and it waits while the
 // connections that a Watch tells of have not taken what they were given 128 packets
-// ago. What comes meanwhile waits in the socket's buffer, which has room for thousands;
-// when a queue stands there, packets are marked (ECN), so that senders slow down.
+// ago; in vain for a twentieth of its time at most, whoever sends what. What comes
+// meanwhile waits in the socket's buffer, which has room for thousands; when a queue
+// stands there, packets are marked (ECN), so that senders slow down.
 //
 // # Goroutines
 //
@@ -31,5 +33,7 @@
 //
 // # Bounds
 //
-// Four buffers of 64 KiB a socket; eight of 2 KiB where the kernel joins nothing.
+// Four buffers of 64 KiB a socket; eight of 2 KiB where the kernel joins nothing. The
+// socket's own buffer, of which the kernel is asked to make 16 MiB, and a few numbers for
+// each address that is watched.
 package datagram

@@ -75,7 +75,8 @@
 //
 // A node without a lease costs a look at a map, and now and then an answer of six
 // bytes. A lease costs up to 512 buffers of 1.5 kB and the state of 16 blocks to
-// receive; to send, 32 buffers and 8 blocks of parity that waits. Nothing is allocated for a packet.
+// receive; to send, 32 buffers and 8 blocks of parity that waits. Nothing is allocated
+// for a packet.
 //
 // # Goroutines
 //

@@ -3,6 +3,8 @@ package fec
 import (
 	"net"
 	"time"
+
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 )
 
 // resetEvery is the least time between two answers to unknown frames: a flood of
@@ -61,7 +63,7 @@ func (l *Layer) refuse(now time.Time, tag uint32, to net.Addr) {
 // reset takes such an answer: packets to the peer go as they are until it greets
 // again.
 func (l *Layer) reset(b []byte, tag uint32, from net.Addr) {
-	ap, ok := addrPort(from)
+	ap, ok := datagram.AddrPort(from)
 	p := (*l.byAddr.Load())[ap]
 	if !ok || p == nil || len(b) != resetSize {
 		l.unknown.Add(1)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 )
 
 // Options tells a Layer what it may do. The zero value of a field takes the
@@ -149,7 +151,7 @@ func (a *Lease) Tag() uint32 { return a.p.own }
 // has said that it takes them. A tag other than before is a later start of the
 // peer: all that is known of it begins anew.
 func (a *Lease) Enable(addr net.Addr, tag uint32) {
-	ap, ok := addrPort(addr)
+	ap, ok := datagram.AddrPort(addr)
 	l := a.p.layer
 	if !ok || tag == 0 {
 		return
@@ -225,16 +227,6 @@ func copyMap[K comparable, V any](m map[K]V) map[K]V {
 	return out
 }
 
-// addrPort returns the address as a key.
-func addrPort(a net.Addr) (netip.AddrPort, bool) {
-	u, ok := a.(*net.UDPAddr)
-	if !ok {
-		return netip.AddrPort{}, false
-	}
-	ap := u.AddrPort()
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), ap.IsValid()
-}
-
 // ticks is the clock of send times.
 func (l *Layer) ticks(now time.Time) uint16 { return uint16(now.Sub(l.start) / tick) }
 
@@ -245,9 +237,15 @@ func (l *Layer) sending(b []byte, to net.Addr) *peer {
 	if len(b) == 0 || len(b) > 0 && b[0]&0x80 != 0 {
 		return nil
 	}
-	ap, ok := addrPort(to)
+	ap, ok := datagram.AddrPort(to)
 	if !ok {
 		return nil
 	}
 	return (*l.byAddr.Load())[ap]
+}
+
+// enabled reports whether what goes to the address is sent as frames.
+func (l *Layer) enabled(a net.Addr) bool {
+	ap, _ := datagram.AddrPort(a)
+	return (*l.byAddr.Load())[ap] != nil
 }

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 )
 
 // peer is the stream of one node, in both directions.
@@ -250,7 +252,7 @@ func (p *peer) pace(n int) {
 // take takes a frame of the peer's that came at a time, and returns the packets that
 // it brings; they are valid until the next call.
 func (p *peer) take(now, came time.Time, f *frame, from net.Addr) []delivery {
-	ap, _ := addrPort(from)
+	ap, _ := datagram.AddrPort(from)
 	p.recvMu.Lock()
 	p.receiver.crowd.overflowed(now, p.layer.dropped.Load())
 	out := p.receiver.take(now, p.layer.ticks(came), f)

@@ -23,6 +23,7 @@ type udp struct {
 	out   []delivery       // of it, not delivered yet
 	whole [1]delivery      // a datagram that is no frame
 	peer  *peer
+	known bool // out is for connections, as far as can be told
 }
 
 var (
@@ -81,6 +82,7 @@ func (c *udp) WriteTo(b []byte, to net.Addr) (int, error) {
 // ReadBatch is what quic-go reads with. It fills as many messages as are there,
 // at least one.
 func (c *udp) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
+	c.StepBack()
 	n := 0
 	for n < len(ms) {
 		switch {
@@ -88,7 +90,7 @@ func (c *udp) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 			d := &c.out[0]
 			c.out = c.out[1:]
 			if c.deliver(&ms[n], d) {
-				c.HandOn(&ms[n])
+				c.HandOn(&ms[n], c.known)
 				n++
 			}
 		case n > 0 && !c.Ready():
@@ -104,7 +106,8 @@ func (c *udp) ReadBatch(ms []ipv4.Message, _ int) (int, error) {
 	return n, nil
 }
 
-// take takes a datagram of the socket's: what is no frame is for QUIC as it is.
+// take takes a datagram of the socket's: what is no frame is for QUIC as it is. From a
+// peer that sends frames it may be anybody's, who does not know the tag of those.
 func (c *udp) take(p *datagram.Packet) {
 	c.in = p
 	c.l.dropped.Store(c.Dropped())
@@ -113,7 +116,7 @@ func (c *udp) take(p *datagram.Packet) {
 		c.whole[0] = delivery{packet: p.Data}
 		out = c.whole[:]
 	}
-	c.out, c.peer = out, from
+	c.out, c.peer, c.known = out, from, ok || !c.l.enabled(p.From)
 }
 
 // deliver copies a packet into a message of the reader's. It reports false for one
@@ -123,7 +126,7 @@ func (c *udp) deliver(to *ipv4.Message, d *delivery) bool {
 		return false
 	}
 	to.N = copy(to.Buffers[0], d.packet)
-	to.NN = copy(to.OOB, c.in.Control)
+	to.NN = datagram.CopyControl(to.OOB, c.in.Control)
 	to.Addr, to.Flags = c.in.From, 0
 	if !d.repaired {
 		if d.congested {

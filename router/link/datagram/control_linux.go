@@ -59,3 +59,21 @@ func trafficClass(body []byte) byte {
 	}
 	return body[0]
 }
+
+// CopyControl copies as many control messages as fit whole: one that is cut is an error
+// to who parses it. It returns their length in bytes.
+func CopyControl(dst, control []byte) int {
+	n := len(control)
+	if n > len(dst) {
+		n = 0
+		for rest := control; len(rest) > 0; {
+			_, _, after, err := unix.ParseOneSocketControlMessage(rest)
+			if err != nil || n+len(rest)-len(after) > len(dst) {
+				break
+			}
+			n += len(rest) - len(after)
+			rest = after
+		}
+	}
+	return copy(dst, control[:n])
+}
