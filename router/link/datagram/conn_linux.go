@@ -2,7 +2,6 @@ package datagram
 
 import (
 	"encoding/binary"
-	"math"
 	"net"
 	"runtime"
 	"sync/atomic"
@@ -38,8 +37,7 @@ const yieldAfter = 64
 // joinedGain is the gain of the average of how many datagrams are joined.
 const joinedGain = 1.0 / 64
 
-// longestLag bounds how long a datagram counts as having waited to be read: the clock
-// may have been set meanwhile.
+// longestLag bounds how long a datagram counts as having waited to be read.
 const longestLag = time.Second
 
 // batcher reads several datagrams at once.
@@ -57,10 +55,10 @@ type Socket interface {
 // read must be called by one goroutine at a time.
 type Conn struct {
 	Socket
-	batch   batcher
-	dropped atomic.Uint32
-	told    uint32  // what the kernel counts of that, which takes joined ones for one
-	joined  float64 // how many are joined, moving average
+	batch    batcher
+	dropped  atomic.Uint32
+	overflow overflow
+	joined   float64 // how many are joined, moving average
 
 	in      []ipv4.Message
 	count   int    // messages of in that were read
@@ -75,6 +73,7 @@ type Conn struct {
 	due      *backlog // to be looked at; nil = none
 	patience patience
 	standing standing
+	clock    clock
 	marks    bool // a queue stands in the socket
 }
 
@@ -93,6 +92,7 @@ func Wrap(inner net.PacketConn) *Conn {
 		return nil
 	}
 	c := &Conn{Socket: u, batch: batch, joined: 1}
+	c.overflow.start()
 	count, size := singleBatch, singleBuffer
 	if ask(u) {
 		count, size = joinedBatch, joinedBuffer
@@ -133,10 +133,9 @@ func makeRoom(fd int) {
 	}
 }
 
-// Dropped returns about how many datagrams the socket has dropped, modulo 2^32, as the
-// last packet told: for want of room, or with a wrong checksum. The kernel counts
-// joined ones as one; each of these counts as many as are joined of late. It may be
-// called by any goroutine.
+// Dropped returns about how many datagrams the socket has dropped for want of room,
+// modulo 2^32, as the last packets told. The kernel counts joined ones as one; each of
+// these counts as many as are joined of late. It may be called by any goroutine.
 func (c *Conn) Dropped() uint32 { return c.dropped.Load() }
 
 // Ready reports whether Next returns without reading from the socket.
@@ -198,7 +197,7 @@ func (c *Conn) StepBack() {
 func (c *Conn) begin(m *ipv4.Message) {
 	c.left, c.segment = m.Buffers[0][:m.N], 0
 	c.packet, c.backlog = Packet{From: m.Addr, Read: time.Now()}, c.backlogs.of(m.Addr)
-	dropped, oob := c.told, m.OOB[:m.NN]
+	dropped, oob := c.overflow.told, m.OOB[:m.NN]
 	for len(oob) > 0 {
 		h, body, rest, err := unix.ParseOneSocketControlMessage(oob)
 		if err != nil || h.Level != unix.SOL_SOCKET && h.Level != unix.IPPROTO_UDP {
@@ -217,10 +216,12 @@ func (c *Conn) begin(m *ipv4.Message) {
 			c.packet.Lag = min(max(c.packet.Read.Sub(at), 0), longestLag)
 		}
 	}
+	if c.clock.set(c.packet.Read) {
+		c.packet.Lag = 0
+	}
 	c.packet.Control = oob
-	if dropped != c.told {
-		c.dropped.Add(uint32(math.Round(float64(dropped-c.told) * c.joined)))
-		c.told = dropped
+	if n := c.overflow.add(c.packet.Read, dropped, c.joined); n > 0 {
+		c.dropped.Add(n)
 	}
 	joined := 1
 	if c.segment > 0 {

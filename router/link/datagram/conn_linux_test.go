@@ -239,6 +239,35 @@ func TestATimeThatCannotBeIsNotBelieved(t *testing.T) {
 	}
 }
 
+// TestAClockThatIsSetTellsNoLag: for as long as datagrams of before may be read. One that
+// seems to have come long ago would make all others late.
+func TestAClockThatIsSetTellsNoLag(t *testing.T) {
+	const lag = 7 * time.Millisecond
+	for ahead, want := range map[time.Duration]time.Duration{0: lag, clockJump: lag, clockJump + 1: 0, -time.Hour: 0} {
+		synctest.Test(t, func(t *testing.T) {
+			c := bare()
+			next := func() time.Duration {
+				at := stamp(time.Now().Add(-lag))
+				c.batch = &scripted{reads: []ipv4.Message{message([]byte{1}, control(unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, at...))}}
+				p, err := c.Next()
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p.Lag
+			}
+			next()
+			c.clock.passed(time.Now(), time.Minute+ahead, time.Minute)
+			if got := next(); got != want {
+				t.Errorf("set ahead by %v: it waited %v, want %v", ahead, got, want)
+			}
+			time.Sleep(longestLag)
+			if got := next(); got != lag {
+				t.Errorf("%v later: it waited %v, want %v", longestLag, got, lag)
+			}
+		})
+	}
+}
+
 // TestDroppedCountsWhatIsJoined: the kernel counts joined datagrams as one.
 func TestDroppedCountsWhatIsJoined(t *testing.T) {
 	overflow := func(n uint32) []byte { return control(unix.SOL_SOCKET, unix.SO_RXQ_OVFL, number(n)...) }

@@ -11,8 +11,13 @@
 // On Linux the kernel joins datagrams of a sender that follow each other and are of
 // one size (UDP generic receive offload, UDP_GRO of udp(7)), so that one way through
 // the kernel and one system call bring up to 64 KiB; here they are cut again. It says
-// as well how many the socket had no room for (SO_RXQ_OVFL), and when each came
+// as well how many the socket has dropped (SO_RXQ_OVFL), and when each came
 // (SO_TIMESTAMPNS): a reader that is late is not a path that is long.
+//
+// Neither is believed blindly. The socket's drops hold datagrams with a wrong checksum,
+// which any stranger can send; they count as drops for want of room only if the kernel has
+// counted one of these too (/proc/thread-self/net/snmp, snmp6). And for a second after the
+// wall clock was set nothing is said of when datagrams came.
 //
 // # No more than connections can take
 //
