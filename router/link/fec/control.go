@@ -35,12 +35,19 @@ const (
 	// mostLoss bounds the share that is believed: above it a path is not lossy but
 	// nearly cut.
 	mostLoss = 0.3
-	// priorPackets is how many packets end the assumption about a new path: of one
-	// with the least loss that matters in slow start some are lost among them.
+	// assumedLoss is the share that a new path counts as, and priorPackets how many
+	// packets end that: of one with the least loss that matters in slow start some are
+	// lost among them.
+	assumedLoss  = 0.01
 	priorPackets = 5000
+	// fade is how long what was seen above that is remembered while a queue stands.
+	fade = 2 * time.Second
 	// mostBudget bounds what may be spent at once after a long clean time, in bytes:
 	// the parity of about ten long blocks.
 	mostBudget = 64 << 10
+	// reportsLate is after how many reports a loss is told of at most, the first that
+	// could have been included.
+	reportsLate = 3
 	// mostBurst bounds the mean length of bursts that parity is added for.
 	mostBurst = 6
 )
@@ -65,6 +72,7 @@ type controller struct {
 	loss       float64 // share of packets lost, the estimate in force
 	burst      float64 // mean length of a run of losses, at least 1
 	congested  bool    // as the receiver says
+	doubtful   int     // further reports whose losses may be of a time when it was
 	crowded    uint64  // reports of losses while it was
 	longest    float64 // run of losses of late, in packets; it fades
 	resting    bool    // parity repairs nothing
@@ -77,9 +85,10 @@ type controller struct {
 }
 
 func newController(bulk, sparse float64) *controller {
-	// A new path counts as one of 1 % loss until enough packets say what it is: what
-	// is lost before the first report would end QUIC's slow start.
-	c := &controller{bulk: bulk, sparse: sparse, burst: 1, prior: decayed{packets: 500, losses: 5, bursts: 5}}
+	// A new path counts as one that loses until enough packets say what it is: what is
+	// lost before the first report would end QUIC's slow start.
+	const packets, losses = 500, 500 * assumedLoss
+	c := &controller{bulk: bulk, sparse: sparse, burst: 1, prior: decayed{packets: packets, losses: losses, bursts: losses}}
 	c.slow = c.prior
 	c.estimate()
 	return c
@@ -99,23 +108,48 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	repaired := float64(r.recovered - c.last.recovered)
 	c.at, c.last = now, *r
 	n, l := float64(packets)+float64(losses), c.own.take(now, r.own, float64(losses))
-	b := min(float64(bursts), l)
 	keep := math.Exp(-elapsed.Seconds() / slow.Seconds())
-	c.slow.add(keep, n, l, b)
-	c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, b)
-	c.forget(keep, n)
 	c.longest *= keep
 	if l == float64(losses) { // no run at the socket
 		c.longest = max(c.longest, float64(min(r.longest, mostRun)))
 	}
-	if c.congested = r.congested; c.congested && (l < float64(losses) || l > c.atRandom(n)) {
-		c.crowded++
-	}
-	if !c.congested {
+	if c.congested = r.congested; c.congested {
+		c.doubtful = reportsLate
+		if l < float64(losses) || l > c.atRandom(n) {
+			c.crowded++
+		}
+	} else {
 		c.worth.add(now, elapsed, l, repaired)
 	}
 	c.resting = c.worth.rests(now)
+	if c.doubtful > 0 {
+		c.doubtful--
+		c.doubt(elapsed)
+	} else {
+		c.learn(keep, math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, min(float64(bursts), l))
+	}
 	return c.estimate()
+}
+
+// learn takes what the path does to packets while no queue stands on it.
+func (c *controller) learn(keep, keepFast, n, l, b float64) {
+	c.slow.add(keep, n, l, b)
+	c.fast.add(keepFast, n, l, b)
+	c.forget(keep, n)
+}
+
+// doubt has what is known of losses fade to what a new path counts as, while a queue
+// hides them: a stream that began behind a queue that stood already took the losses of
+// that queue for the path's.
+func (c *controller) doubt(elapsed time.Duration) {
+	keep := math.Exp(-elapsed.Seconds() / fade.Seconds())
+	for _, d := range []*decayed{&c.slow, &c.fast} {
+		if over := d.losses - assumedLoss*d.packets; over > 0 {
+			left := 1 - over*(1-keep)/d.losses
+			d.losses *= left
+			d.bursts *= left
+		}
+	}
 }
 
 // forget takes the assumption about a new path out of the counts when its packets

@@ -3,6 +3,7 @@ package fec
 import (
 	"encoding/hex"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -118,6 +119,39 @@ func TestControllerFollowsThePath(t *testing.T) {
 	}
 }
 
+// TestLossesOfAQueueAreNoChance: what is lost while a queue stands says nothing of the
+// path, and what a stream lost that began in a queue is not believed for long.
+func TestLossesOfAQueueAreNoChance(t *testing.T) {
+	c := newController(0.25, 1.2)
+	now := time.Unix(1, 0)
+	var r report
+	feed(c, &now, &r, 20*time.Second, 1000, 3)
+	loss := c.loss
+	r.congested = true
+	feed(c, &now, &r, 20*time.Second, 100, 8)
+	if c.crowded < 100 {
+		t.Errorf("%d reports of 8 %% lost in a queue counted, want nearly all of 400", c.crowded)
+	}
+	r.congested = false
+	feed(c, &now, &r, 2*reportTime, 1000, 80) // of the time before
+	if c.loss != loss {
+		t.Errorf("a path that loses %v counts as one that loses %v after a queue", loss, c.loss)
+	}
+
+	c, r = newController(0.25, 1.2), report{}
+	feed(c, &now, &r, 2*time.Second, 15, 1)
+	if c.loss < 0.03 {
+		t.Fatalf("loss %v, want about 0.07", c.loss)
+	}
+	r.congested = true
+	for i := range uint32(400) {
+		feed(c, &now, &r, reportTime, 15, i%2*2)
+	}
+	if c.crowded < 100 || c.loss > 1.2*assumedLoss {
+		t.Errorf("after 20 s in a queue %d reports counted, and a loss of %v is believed", c.crowded, c.loss)
+	}
+}
+
 func TestExtraBytesStayUnderTheCeiling(t *testing.T) {
 	rng := random(t)
 	for range 30 {
@@ -209,11 +243,13 @@ func TestSeenAgreesWithAModel(t *testing.T) {
 				order = append(order, first+i)
 			}
 		}
-		for i := 1; i < len(order); i++ { // not before the first
-			if j := 1 + i + rng.IntN(50); j < len(order) && rng.IntN(10) == 0 {
-				order[i], order[j] = order[j], order[i]
+		late := map[uint32]int{} // one in ten comes up to 50 later, none before the first
+		for i, n := range order {
+			if late[n] = i; i > 0 && rng.IntN(10) == 0 {
+				late[n] += 1 + rng.IntN(50)
 			}
 		}
+		slices.SortStableFunc(order, func(a, b uint32) int { return late[a] - late[b] })
 		for _, n := range order {
 			if fresh := s.add(n); fresh == came[n] {
 				t.Fatalf("packet %d is fresh: %v", n-first, fresh)

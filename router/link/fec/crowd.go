@@ -14,6 +14,7 @@ type crowd struct {
 	delay delayMeter
 	queue time.Duration
 	full  bool // the queue was above the bound, and not under half of it since
+	falls coincidence
 
 	socket  uint32 // datagrams that the socket dropped, as it counts
 	counted bool   // socket is known
@@ -22,8 +23,10 @@ type crowd struct {
 	mark    time.Time // till when packets are marked
 }
 
-// add takes a packet that was sent at a time of the sender's clock, in ticks.
-func (c *crowd) add(now time.Time, arrived, sent uint16) {
+// add takes a packet that was sent at a time of the sender's clock, in ticks. after
+// says that packets before it are missing.
+func (c *crowd) add(now time.Time, arrived, sent uint16, number uint32, after bool) {
+	c.falls.add(now, number, arrived-sent, after)
 	c.queue = c.delay.add(now, arrived, sent)
 	if c.queue > c.bound {
 		c.full = true
@@ -42,7 +45,9 @@ func (c *crowd) overflowed(now time.Time, total uint32) {
 }
 
 // on reports whether what is lost now is lost for want of room.
-func (c *crowd) on(now time.Time) bool { return c.full || now.Before(c.strain) }
+func (c *crowd) on(now time.Time) bool {
+	return c.full || now.Before(c.strain) || c.falls.holds(now)
+}
 
 // lost notes that packets are missing. The connection that they belong to finds
 // that out by itself or is told with the repaired ones; the others would go on, and

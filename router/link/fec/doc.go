@@ -62,14 +62,16 @@
 // # Fairness
 //
 // A queue is measured as the growth of the least one-way delay within 20 ms over
-// the least within a minute. While it is above Options.Queue, and for 200 ms after
-// the receiver's socket has overflowed, the sender sends no parity, and a repaired
-// packet is handed on with ECN "congestion experienced", on which QUIC slows down as
-// for a loss; where it cannot carry that mark it is not handed on. After each such
-// loss, repaired or not, every other packet of the node's is marked for 10 ms: all
-// its connections slow down, and however many they are they give up the share that
-// one would. A socket without control messages has no marks. Options.Rate limits
-// what is sent to a node.
+// the least within a minute. One that stood before and never drains, since many fill
+// it, is told by a rank test: losses that fall on the packets that take longest are
+// those of a full queue. While a queue is above Options.Queue, or losses fall so, and
+// for 200 ms after the receiver's socket has overflowed, the sender sends no parity
+// and takes no loss for the path's own, and a repaired packet is handed on with ECN
+// "congestion experienced", on which QUIC slows down as for a loss; where it cannot
+// carry that mark it is not handed on. After each such loss, repaired or not, every
+// other packet of the node's is marked for 10 ms: all its connections slow down, and
+// however many they are they give up the share that one would. A socket without control
+// messages has no marks. Options.Rate limits what is sent to a node.
 //
 // # Bounds
 //

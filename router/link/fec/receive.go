@@ -70,8 +70,9 @@ func (r *receiver) take(now time.Time, arrived uint16, f *frame) []delivery {
 		return r.out
 	}
 	holes := r.seen.holes
+	after := r.seen.started && int32(f.seq-r.seen.next) > 0
 	fresh := r.seen.add(f.seq)
-	r.crowd.add(now, arrived, f.sent)
+	r.crowd.add(now, arrived, f.sent, f.seq, after)
 	if r.seen.holes != holes {
 		r.crowd.lost(now)
 	}
