@@ -167,12 +167,13 @@ func (c *conn) probe() {
 	}
 }
 
-// measure takes an answer: a nonce that was sent and not answered yet.
+// measure takes an answer: a nonce that was sent and not answered yet, and a time that was.
 func (c *conn) measure(r wire.ProbeReply) {
-	rtt := time.Since(c.start) - time.Duration(r.SentAt)
-	if r.Nonce > c.nonce.Load() || r.Nonce <= c.replied.Load() || rtt < 0 {
+	now := time.Since(c.start)
+	if r.Nonce > c.nonce.Load() || r.Nonce <= c.replied.Load() || r.SentAt > uint64(now) {
 		return
 	}
+	rtt := now - time.Duration(r.SentAt)
 	c.replied.Store(r.Nonce)
 	smoothed := time.Duration(c.rtt.Load())
 	if smoothed == 0 {
