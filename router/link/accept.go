@@ -11,6 +11,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -28,9 +29,13 @@ type admissionKey struct{}
 
 func (a *admission) done() { a.once.Do(a.release) }
 
-// admit is quic-go's ConnContext: it bounds the handshakes in progress.
-func (m *Manager) admit(ctx context.Context, _ *quic.ClientInfo) (context.Context, error) {
-	if m.handshakes.Add(1) > int64(m.o.Limits.Handshakes) {
+// admit is quic-go's ConnContext: it bounds the handshakes in progress. The last quarter
+// of the places is for who has shown that it comes from where a peer is dialled: a stranger
+// can take all others again and again, and links have to come back meanwhile.
+func (m *Manager) admit(ctx context.Context, from *quic.ClientInfo) (context.Context, error) {
+	most := int64(m.o.Limits.Handshakes)
+	n := m.handshakes.Add(1)
+	if n > most || n > most-most/4 && (!from.AddrVerified || !m.dials(from.RemoteAddr)) {
 		m.handshakes.Add(-1)
 		m.refusals.Add(1)
 		return nil, errBusy
@@ -38,6 +43,19 @@ func (m *Manager) admit(ctx context.Context, _ *quic.ClientInfo) (context.Contex
 	a := &admission{release: func() { m.handshakes.Add(-1) }, since: time.Now()}
 	context.AfterFunc(ctx, a.done)
 	return context.WithValue(ctx, admissionKey{}, a), nil
+}
+
+// dials reports whether a peer is dialled at the host of an address.
+func (m *Manager) dials(a net.Addr) bool {
+	ap, ok := datagram.AddrPort(a)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, l := range m.links {
+		if host := l.host.Load(); ok && host != nil && *host == ap.Addr() {
+			return true
+		}
+	}
+	return false
 }
 
 // suspicious is quic-go's VerifySourceAddress: with half the places taken a

@@ -13,6 +13,7 @@ import (
 	"github.com/quic-go/quic-go"
 
 	"github.com/mqrouter/mqrouter/replication/wire"
+	"github.com/mqrouter/mqrouter/router/link/datagram"
 )
 
 // dial makes one attempt and tells the link's loop how it ended. One deadline
@@ -46,6 +47,10 @@ func (m *Manager) attempt(ctx context.Context, l *link, attempt uint64, extra in
 	addr, err := resolve(ctx, to)
 	if err != nil {
 		return nil, fail("dial", err)
+	}
+	if ap, ok := datagram.AddrPort(addr); ok {
+		host := ap.Addr()
+		l.host.Store(&host)
 	}
 	if moved && l.isAt(addr.String()) { // it was said to be elsewhere, and is not any more
 		return nil, fail("dial", refused(wire.CodeSuperseded, "the connection leads to %s already", addr))

@@ -325,13 +325,38 @@ func TestR2_HandshakesInProgressAreCapped(t *testing.T) {
 			}
 			cancel()
 		}
-		if got := a.handshakes.Load(); got > 8 || refused != 22 {
-			t.Errorf("%d handshakes are in progress and %d were refused, want 8 and 22", got, refused)
+		if got := a.handshakes.Load(); got > 6 || refused != 24 {
+			t.Errorf("%d handshakes are in progress and %d were refused, want 6 and 24", got, refused)
 		}
 		// The places are free again once the silent ones have had their time.
 		b.SetPeers([]Peer{a.peer})
 		w.until(5*time.Second, "up", up(b, a))
 		w.until(5*time.Second, "no places taken", func() bool { return a.handshakes.Load() == 0 })
+	})
+}
+
+// TestPeersHavePlacesThatStrangersCannotTake: strangers hold all that they can get at both
+// ends, for longer than the test waits.
+func TestPeersHavePlacesThatStrangersCannotTake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 5*time.Millisecond)
+		defer w.close()
+		change := func(o *Options) { o.Limits.Handshakes, o.Timing.Handshake = 8, time.Minute }
+		a, b := w.start("a", "amsterdam", 1, nil, change), w.start("b", "berlin", 2, nil, change)
+		s := w.stranger(router("s", "zurich"))
+		for _, to := range []*node{a, b} {
+			for range 20 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				_, _ = s.Dial(ctx, to.sock.LocalAddr(), s.conf, nil)
+				cancel()
+			}
+			if n := to.handshakes.Load(); n != 6 {
+				t.Fatalf("%d handshakes are in progress, want 6 of 8", n)
+			}
+		}
+		a.SetPeers([]Peer{b.peer})
+		b.SetPeers([]Peer{a.peer})
+		w.until(time.Second, "up", func() bool { return up(a, b)() && up(b, a)() })
 	})
 }
 

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -76,9 +77,10 @@ type link struct {
 	ended  <-chan struct{}
 	budget *budget // shared with the other links of the node; nil = no limit
 
-	peer     atomic.Pointer[Peer]    // nil until somebody wants the link
-	current  atomic.Pointer[conn]    // stands for the link; nil = none
-	carriers atomic.Pointer[[]*conn] // take new sessions in its place; nil = none. Never changed
+	peer     atomic.Pointer[Peer]       // nil until somebody wants the link
+	current  atomic.Pointer[conn]       // stands for the link; nil = none
+	host     atomic.Pointer[netip.Addr] // where the peer was dialled last; nil = nowhere
+	carriers atomic.Pointer[[]*conn]    // take new sessions in its place; nil = none. Never changed
 
 	// Only the loop uses these.
 	machine *machine

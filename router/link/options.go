@@ -45,7 +45,7 @@ type Limits struct {
 	// DefaultWindowMemory. Half of it is used at a time, see note 25.
 	WindowMemory int64
 	Connections  int // greeted connections altogether; default 1024
-	Handshakes   int // incoming connections at a time that have not greeted; default 64
+	Handshakes   int // incoming connections at a time that have not greeted, a quarter from hosts of peers only; default 64
 	MaxPayload   int // bytes of the largest frame payload; default and most wire.MaxPayload
 	// Parallel is how many connections the sessions of a bulk link may have at a
 	// time; default DefaultParallel, most MaxParallel. With 1 they share the link's
