@@ -15,8 +15,20 @@ import (
 	"github.com/mqrouter/mqrouter/zone"
 )
 
-// longPoll is how long a receive waits for a message.
+// longPoll is how long a receive waits for a message at most.
 const longPoll = 5 * time.Second
+
+// pollStep is how long a receive waits after one that brought messages, and how much
+// longer each one after that. A receive asks one broker of the zone: the first ones look
+// at each broker before the wait at one of them is long.
+const pollStep = 100 * time.Millisecond
+
+// receiver is the part of the consumer that the loop needs. Both calls block until they
+// are answered or ctx ends.
+type receiver interface {
+	ReceiveWait(ctx context.Context, limit int, invisible, await time.Duration) ([]*rocketmqclient.Received, error)
+	Ack(ctx context.Context, ms ...*rocketmqclient.Received) error
+}
 
 // received is what consume prints for each message.
 type received struct {
@@ -135,14 +147,14 @@ func (p *consumeFlags) connect(ctx context.Context, e *env, addrs []string, secu
 	}
 }
 
-func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer) error {
-	answered := time.Now()
+func (p *consumeFlags) loop(ctx context.Context, e *env, consumer receiver) error {
+	answered, empty := time.Now(), 0
 	for got := 0; p.count == 0 || got < p.count; {
 		limit := 16
 		if p.count > 0 {
 			limit = min(limit, p.count-got)
 		}
-		messages, err := consumer.ReceiveWait(ctx, limit, p.invisible, p.poll(ctx))
+		messages, err := consumer.ReceiveWait(ctx, limit, p.invisible, p.poll(ctx, empty))
 		if ctx.Err() != nil {
 			switch {
 			case p.count == 0:
@@ -167,6 +179,9 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 		if err != nil {
 			return fmt.Errorf("receive from %s: %w", p.topic, err)
 		}
+		if empty++; len(messages) > 0 {
+			empty = 0
+		}
 		for _, m := range messages {
 			done, err := p.one(ctx, e, consumer, m)
 			if err != nil {
@@ -180,17 +195,21 @@ func (p *consumeFlags) loop(ctx context.Context, e *env, consumer *rocketmqclien
 	return nil
 }
 
-// poll is how long one receive waits: servers refuse to wait when the end of the
-// call is nearer than that.
-func (p *consumeFlags) poll(ctx context.Context) time.Duration {
-	if end, ok := ctx.Deadline(); ok {
-		return max(0, min(longPoll, time.Until(end)/2))
+// poll is how long one receive waits, after so many in a row that brought nothing: servers
+// refuse to wait when the end of the call is nearer than that.
+func (p *consumeFlags) poll(ctx context.Context, empty int) time.Duration {
+	await := longPoll
+	if empty < int(longPoll/pollStep) {
+		await = time.Duration(empty+1) * pollStep
 	}
-	return longPoll
+	if end, ok := ctx.Deadline(); ok {
+		return max(0, min(await, time.Until(end)/2))
+	}
+	return await
 }
 
 // one prints a message and acknowledges it. It reports false when the message comes again.
-func (p *consumeFlags) one(ctx context.Context, e *env, consumer *rocketmqclient.SimpleConsumer, m *rocketmqclient.Received) (done bool, err error) {
+func (p *consumeFlags) one(ctx context.Context, e *env, consumer receiver, m *rocketmqclient.Received) (done bool, err error) {
 	r := received{MessageID: m.MessageID, Topic: m.Topic, Broker: m.Broker, Queue: m.QueueID, Offset: m.Offset,
 		Attempt: m.Attempt, Tag: m.Tag, Keys: m.Keys, Properties: m.Properties, Body: string(m.Body)}
 	if err := e.line(r, fmt.Sprintf("%s  %s[%d]@%d on %s  %s", r.MessageID, r.Topic, r.Queue, r.Offset, r.Broker, r.Body)); err != nil {
