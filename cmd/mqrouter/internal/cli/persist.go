@@ -53,7 +53,7 @@ func (p *persistent[T]) reach(ctx context.Context) error {
 // do calls f until it succeeds, or fails for good, and returns how often it was called.
 // What f does has to bear a repetition: the answer to a call may be what was lost.
 func (p *persistent[T]) do(ctx context.Context, f func(ctx context.Context, client T) error) (calls int, err error) {
-	began := time.Now()
+	began, caller := time.Now(), ctx
 	ctx, cancel := context.WithTimeout(ctx, p.within)
 	defer cancel()
 	pause := pauseFirst
@@ -65,7 +65,9 @@ func (p *persistent[T]) do(ctx context.Context, f func(ctx context.Context, clie
 		if err == nil {
 			calls++
 			err = f(ctx, client)
-			p.judge(life, err)
+			if err == nil || caller.Err() == nil { // else the caller has ended the call
+				p.judge(life, err)
+			}
 		}
 		if err == nil {
 			return calls, nil
@@ -76,7 +78,7 @@ func (p *persistent[T]) do(ctx context.Context, f func(ctx context.Context, clie
 		if final(err) || life == 0 && unreached(err) {
 			return calls, err
 		}
-		if tries == 1 {
+		if tries == 1 && caller.Err() == nil {
 			p.tell(err)
 		}
 		select {

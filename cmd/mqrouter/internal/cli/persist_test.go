@@ -135,6 +135,24 @@ func TestCallersShareAClient(t *testing.T) {
 	})
 }
 
+// TestACallThatItsCallerEndsIsNoFailure: nobody is told that it is made again, since it is
+// not, and the client stays.
+func TestACallThatItsCallerEndsIsNoFailure(t *testing.T) {
+	closed := 0
+	var told strings.Builder
+	p := newPersistent([]string{"a:1"}, 10*time.Second, &told, func(context.Context, string) (closer, error) { return closer{&closed}, nil })
+	for range 3 {
+		ctx, end := context.WithCancel(t.Context())
+		if _, err := p.do(ctx, func(ctx context.Context, _ closer) error { end(); return ctx.Err() }); !errors.Is(err, context.Canceled) {
+			t.Errorf("the call ended with %v", err)
+		}
+	}
+	if told.Len() > 0 || closed > 0 {
+		t.Errorf("it said %q, and closed %d clients", &told, closed)
+	}
+	p.close()
+}
+
 // counted is a client that knows whether it was closed.
 type counted struct {
 	closed atomic.Bool
