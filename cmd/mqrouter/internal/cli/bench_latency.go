@@ -70,9 +70,9 @@ func newBenchLatency(e *env) *cobra.Command {
 		Short: "Measure how long messages take from send to receive",
 		Long: `Publish at a steady rate in one zone and receive in another, as a consumer
 group that has nothing else to do, and measure from the call of send to the
-return of receive; of delayed messages from when they are due. What the group has not consumed yet there comes first: it is
-consumed before the run, for as long as --drain, and when there is more, the
-command fails: mqrouter group reset skips it.
+return of receive; of delayed messages from when they are due. What the group has
+not consumed yet there comes first: it is consumed before the run, for as long as
+--drain, and when there is more, the command fails: mqrouter group reset skips it.
 
 What nobody answers is asked again for at most 30 seconds, by way of the brokers that
 live. A message that comes twice counts once.`,

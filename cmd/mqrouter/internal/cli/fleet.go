@@ -108,13 +108,14 @@ func (e *env) openFleet(ctx context.Context) (*fleet, error) {
 	f := &fleet{client: admin.NewClient(cfg, e.fleet.timeout)}
 	name, data := e.fleet.topology, []byte(nil)
 	if name != "" {
-		data, err = source.ReadFile(name)
+		if data, err = source.ReadFile(name); err != nil {
+			return nil, fmt.Errorf("cannot read the topology: %w; --topology names its file", err)
+		}
 	} else {
 		name = "topology of " + e.fleet.admin
-		data, err = f.client.Topology(ctx, e.fleet.admin)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot learn the topology: %w; %s", err, topologyHint(err))
+		if data, err = f.client.Topology(ctx, e.fleet.admin); err != nil {
+			return nil, fmt.Errorf("cannot learn the topology: %w; %s", err, topologyHint(err))
+		}
 	}
 	if f.topology, err = zone.Parse(data, name); err != nil {
 		return nil, err

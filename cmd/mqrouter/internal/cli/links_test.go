@@ -30,7 +30,7 @@ func TestStatusShowsALinkOnceUnlessItsEndsDisagree(t *testing.T) {
 	if !strings.Contains(out.String(), "rt-b - rt-a") {
 		t.Errorf("the only end that answered is not shown:\n%s", out.String())
 	}
-	want := "2 of 2 nodes ready, 1 of 2 link ends up, 0 records on their way, 0 messages not consumed"
+	want := "2 of 2 nodes ready, 1 of 2 link ends up, 0 records on the way, 0 messages not consumed"
 	if got := verdict(ends("up", "red")); got != want {
 		t.Errorf("verdict %q, want %q", got, want)
 	}

@@ -51,7 +51,7 @@ may be what was lost; the output says when that was more than once. When the
 time is over without an answer, nobody knows whether the message was stored.`,
 		Example: `  mqrouter publish --zone rz01 --topic transfer --property userId=1065 "pay 10"
   mqrouter publish --endpoint 127.0.0.1:8081 --topic orders --key o-1 "first order"
-  mqrouter publish --zone rz01 --topic reminders --delay 30m "pay now"`,
+  mqrouter publish --zone rz01 --topic reminders --property memberId=1065 --delay 30m "pay now"`,
 		Args: exactArgs(1, "the body of the message"),
 		RunE: func(c *cobra.Command, args []string) error { return p.run(c.Context(), e, args[0]) },
 	}

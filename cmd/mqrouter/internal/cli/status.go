@@ -111,7 +111,7 @@ func verdict(all []admin.Status) string {
 			lag += c.Lag
 		}
 	}
-	return fmt.Sprintf("%d of %d nodes ready, %d of %d link ends up, %s on their way, %s not consumed",
+	return fmt.Sprintf("%d of %d nodes ready, %d of %d link ends up, %s on the way, %s not consumed",
 		ready, len(all), up, links, count(int(backlog), "record", "records"), count(int(lag), "message", "messages"))
 }
 

@@ -201,7 +201,7 @@ func (p *resolveFlags) explain(e *env, t *zone.Topology) error {
 	}
 	if p.from != "" {
 		if q.From = t.FindZone(zone.Zone(p.from)); q.From == nil {
-			return fmt.Errorf("zone %q is not in the topology", p.from)
+			return fmt.Errorf("zone %q is not in the topology; it has %s", p.from, strings.Join(zoneNames(t), ", "))
 		}
 	}
 	_, err := t.Resolve(q)

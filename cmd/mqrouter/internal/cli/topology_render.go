@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -75,7 +76,7 @@ func (p *renderFlags) options(t *zone.Topology) (render.Options, error) {
 			return o, usageError{errors.New("--from needs --topic")}
 		}
 		if o.From = t.FindZone(zone.Zone(p.from)); o.From == nil {
-			return o, fmt.Errorf("zone %q is not in the topology", p.from)
+			return o, fmt.Errorf("zone %q is not in the topology; it has %s", p.from, strings.Join(zoneNames(t), ", "))
 		}
 	}
 	return o, nil

@@ -193,11 +193,7 @@ func (d *deployment) run(ctx context.Context, node func(context.Context, *zone.N
 	stopLower()
 	routers.Wait()
 	close(failed)
-	for e := range failed {
-		if !errors.Is(e, context.Canceled) { // else it only heard of the first failure
-			err = errors.Join(err, e)
-		}
-	}
+	err = gather(err, failed)
 	if err == nil {
 		fmt.Fprintln(d.o.Out, "stopped; the data stays, the same command goes on with it")
 	}
@@ -226,13 +222,34 @@ func (d *deployment) await(ctx context.Context, count int, failed <-chan error) 
 	}
 }
 
+// gather joins the first failure with the others. When another deployment has the ports
+// or the folder every node says so: of those the first is told, the others are counted.
+func gather(first error, failed <-chan error) error {
+	err, alike := first, 0
+	for e := range failed {
+		switch {
+		case errors.Is(e, context.Canceled): // it only heard of the first failure
+		case taken(e) && taken(err):
+			alike++
+		default:
+			err = errors.Join(err, e)
+		}
+	}
+	if alike > 0 {
+		err = fmt.Errorf("%w\n%d more of the nodes cannot start for such a reason", err, alike)
+	}
+	return err
+}
+
+// taken reports whether a node failed since somebody else has its port or its folder.
+func taken(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "address already in use") || errors.Is(err, disk.ErrLocked))
+}
+
 // explain adds, at the end, what to do about a port or a folder that is taken.
 func explain(err error) error {
-	if err == nil {
-		return nil
-	}
-	if text := err.Error(); strings.Contains(text, "address already in use") || errors.Is(err, disk.ErrLocked) {
-		return fmt.Errorf("%w\nis another mqrouter dev running? --dir OTHER --port-offset 10000 starts a second one beside it", err)
+	if taken(err) {
+		return fmt.Errorf("%w\nis another mqrouter dev running? a new folder and other ports start a second one beside it: --dir NEW --port-offset 10000", err)
 	}
 	return err
 }

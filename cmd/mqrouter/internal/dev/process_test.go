@@ -1,7 +1,9 @@
 package dev
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -70,4 +72,23 @@ func TestASecondDevKeepsOffTheNodesOfTheFirst(t *testing.T) {
 		t.Fatalf("after the first has ended: %v", err)
 	}
 	again()
+}
+
+// TestASecondDevIsToldOnce: twenty nodes whose ports are taken are one line and a count,
+// and what else went wrong is told beside.
+func TestASecondDevIsToldOnce(t *testing.T) {
+	port := errors.New("rt-1: listen tcp 127.0.0.1:6001: bind: address already in use")
+	failed := make(chan error, 9)
+	for range 5 {
+		failed <- port
+	}
+	failed <- fmt.Errorf("rz-1: %w", disk.ErrLocked)
+	failed <- errors.New("rz-2: no such certificate")
+	failed <- context.Canceled
+	close(failed)
+	got := explain(gather(port, failed)).Error()
+	lines := strings.Split(got, "\n")
+	if len(lines) != 4 || lines[0] != port.Error() || lines[1] != "rz-2: no such certificate" || !strings.HasPrefix(lines[2], "6 more") || !strings.Contains(lines[3], "another mqrouter dev") {
+		t.Errorf("told:\n%s", got)
+	}
 }
