@@ -159,6 +159,8 @@ func (p *accessParser) syntax(err error) {
 			t = strings.Fields(t)[1] + " is not a key of this file: clock, anonymous and users are; of a user access_key, secret, secrets, publish, consume, groups"
 		case strings.HasPrefix(t, "cannot unmarshal"):
 			t = "a value is of another kind than its key needs: lists are written [a, b]"
+		case list == nil:
+			t = "this is not YAML: " + t + "; check the text at and before this line"
 		}
 		p.fault(line, "%s", t)
 	}

@@ -220,7 +220,7 @@ func TestAccessFileFaults(t *testing.T) {
 		{"clock: {offsets: ['+08:01']}\nanonymous: {}", "clock offset"},
 		{"clock: {offsets: ['+15:00']}\nanonymous: {}", "clock offset"},
 		{"anonymous: {}\n---\nanonymous: {}", "more than one document"},
-		{"users: [", "acl.yaml:"},
+		{"users: [", "this is not YAML: did not find expected node content; check the text"},
 	} {
 		_, err := ParseAccess([]byte(c.text), "acl.yaml")
 		if err == nil || !strings.Contains(err.Error(), c.want) {

@@ -197,6 +197,9 @@ func (p *endpointFlags) signs(cfg rocketmqclient.Config) rocketmqclient.Config {
 
 // addresses returns those of the zone's brokers, or the endpoint given.
 func (p *endpointFlags) addresses(ctx context.Context, e *env) ([]string, error) {
+	if p.accessKey != "" && os.Getenv("MQROUTER_SECRET_KEY") == "" {
+		return nil, usageError{fmt.Errorf("the access key %q has no secret: set MQROUTER_SECRET_KEY", p.accessKey)}
+	}
 	if p.endpoint != "" {
 		if p.zone != "" {
 			return nil, usageError{fmt.Errorf("give --endpoint or --zone, not both")}

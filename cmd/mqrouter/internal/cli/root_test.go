@@ -20,6 +20,7 @@ func call(t *testing.T, args ...string) (code int, out, errOut string) {
 }
 
 func TestExitCodesTellWrongUseFromFailure(t *testing.T) {
+	t.Setenv("MQROUTER_SECRET_KEY", "")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -40,6 +41,9 @@ func TestExitCodesTellWrongUseFromFailure(t *testing.T) {
 		{[]string{"status", "-o", "xml"}, ExitUsage, "text or json"},
 		{[]string{"publish", "--topic", "t", "x"}, ExitUsage, "--zone"},
 		{[]string{"consume", "--endpoint", "127.0.0.1:1", "--topic", "t", "--group", "g", "--count", "-1"}, ExitUsage, "--count"},
+		{[]string{"publish", "--endpoint", "127.0.0.1:1", "--access-key", "k", "--topic", "t", "x"}, ExitUsage, "set MQROUTER_SECRET_KEY"},
+		{[]string{"status", "--topology", "/no/such/file"}, ExitFailed, "--topology names its file"},
+		{[]string{"dev", "--dir", filepath.Join(t.TempDir(), "dev"), "--acl", "/no/such/file"}, ExitFailed, "dev: --acl: access file: stat /no/such/file"},
 		{[]string{"message", "find", ""}, ExitUsage, "empty"},
 		{[]string{"broker"}, ExitUsage, "MQROUTER_NAME"},
 		{[]string{"dev", "--log-level", "loud"}, ExitUsage, "loud"},

@@ -14,11 +14,13 @@ import (
 	"time"
 
 	"github.com/mqrouter/mqrouter/broker"
+	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/acl"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/config"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/node"
 	"github.com/mqrouter/mqrouter/cmd/mqrouter/internal/pki"
 	"github.com/mqrouter/mqrouter/internal/admin"
 	"github.com/mqrouter/mqrouter/internal/disk"
+	"github.com/mqrouter/mqrouter/policy"
 	"github.com/mqrouter/mqrouter/zone"
 )
 
@@ -57,6 +59,9 @@ type Beginning struct {
 
 // Run starts every node, prints the map, and stops them when ctx ends.
 func Run(ctx context.Context, o Options) error {
+	if err := checkACL(o.ACL); err != nil {
+		return err
+	}
 	f := folder{o.Dir}
 	kept := f.kept(o.Begin)
 	t, err := f.prepare(o.Begin, time.Now())
@@ -120,6 +125,21 @@ func chosen(t *zone.Topology, only []string) ([]*zone.NodeInfo, error) {
 		}
 	}
 	return some, nil
+}
+
+// checkACL refuses an access file that each of the brokers would refuse.
+func checkACL(path string) error {
+	if path == "" {
+		return nil
+	}
+	data, err := acl.Read(path)
+	if err == nil {
+		_, err = policy.ParseAccess(data, path)
+	}
+	if err != nil {
+		return fmt.Errorf("dev: --acl: %w", err)
+	}
+	return nil
 }
 
 // checkRedis refuses the name of a city that does not exist.
