@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -113,6 +114,9 @@ func (c *Client) raw(ctx context.Context, addr, path string) ([]byte, error) {
 
 func (c *Client) do(req *http.Request, addr, path string) ([]byte, error) {
 	resp, err := c.http.Do(req)
+	if errors.Is(err, context.DeadlineExceeded) && req.Context().Err() == nil { // frozen, or unreachable
+		return nil, fmt.Errorf("admin: %s said nothing within %v: %w", addr, c.http.Timeout, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("admin: %w", err)
 	}
