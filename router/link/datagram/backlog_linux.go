@@ -30,9 +30,9 @@ type backlogs struct {
 // patience bounds what waits in vain cost, of all addresses together: there is one
 // reader, and whoever sends in the name of many peers must not hold it up with each.
 type patience struct {
-	left time.Duration
-	at   time.Time
-	lost bool
+	left time.Duration // that may be waited in vain
+	at   time.Time     // when left was true
+	lost bool          // until left is all there again
 }
 
 // may reports whether the reader may wait. When its patience is lost it does not until
@@ -162,7 +162,7 @@ func (b *backlog) look(p *patience, now func() time.Time, sleep func(time.Durati
 			return
 		}
 	}
-	p.left -= at.Sub(start)
+	p.left = max(p.left-at.Sub(start), 0) // one that has overslept is no reason to have none for seconds
 	// A connection that has run meanwhile has taken all that it had. One that has not
 	// may have been away, and take what came last: so that is not given up.
 	upTo := b.before

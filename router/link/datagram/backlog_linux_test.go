@@ -142,6 +142,29 @@ func TestAConnectionThatWasAwayIsWaitedForAgain(t *testing.T) {
 	})
 }
 
+// TestOneLongSleepCostsNoPatience: on a busy machine a pause may take many times what it
+// should, and the reader waits for others as soon as it would after a wait of its own.
+func TestOneLongSleepCostsNoPatience(t *testing.T) {
+	c := &Conn{}
+	defer c.Watch(watched, func() uint64 { return 0 })()
+	b, now := c.backlogs.of(watched), time.Unix(1, 0)
+	slept := 0
+	look := func(takes time.Duration) {
+		for range 2 * backlogMax {
+			b.add(100)
+		}
+		slept = 0
+		b.look(&c.patience, func() time.Time { return now }, func(time.Duration) { slept++; now = now.Add(takes) })
+	}
+	if look(time.Second); slept != 1 {
+		t.Fatalf("it slept %d times, want once for too long", slept)
+	}
+	now = now.Add(vainShare * vainMost)
+	if look(pause); slept == 0 {
+		t.Error("it does not wait when its patience is there again")
+	}
+}
+
 // TestWhatNobodyTakesHoldsNothingUp: packets of no connection, in the name of one peer or
 // of many, cost the reader a twentieth of its time at most.
 func TestWhatNobodyTakesHoldsNothingUp(t *testing.T) {

@@ -11,6 +11,9 @@ const (
 	// with, draws at most, and one loss is looked at: those of one overflow are one.
 	coincideEvery = 50 * time.Millisecond
 	draws         = 4
+	// coincideGap is how long an interval without a packet may be. What is further apart
+	// is not compared.
+	coincideGap = time.Second
 	// compared is with how many intervals a loss is compared, as many after it as
 	// before: then a delay that rises or falls for long, or clocks that drift apart, are
 	// no coincidence. leastCompared is how many of them must count.
@@ -22,9 +25,16 @@ const (
 	coincideGain = 1.0 / 64
 	coincideOn   = 0.17
 	coincideOff  = 0.08
-	// coincideFor is how long that counts after the last loss, and how long an interval
-	// without a packet may be.
-	coincideFor = 10 * time.Second
+	// coincideMost bounds the mean: of a queue that is gone, losses by chance have to
+	// bring it below coincideOff.
+	coincideMost = 0.25
+	// coincideFor is how long it counts after the last loss, and coincideForget how long
+	// the mean is kept without one.
+	coincideFor    = 10 * time.Second
+	coincideForget = time.Minute
+	// tracked is how many numbers the packets are remembered of: a loss is known when
+	// reordered more have been sent, and what came before it may be as late as that.
+	tracked = 2 * reordered
 )
 
 // coincidence tells whether packets are lost when others take longest: what a full
@@ -32,58 +42,110 @@ const (
 // before the stream began, and never drains enough to be measured: the queue of many.
 //
 // It is a rank test. Of each loss: the part of packets, drawn evenly from the seconds
-// around it, that took less time than the one just before the loss, less the part that
-// took more, halved. By chance the mean of that is nothing, whatever the delays are. It
-// is pure.
+// around it, that took less time than the packet sent just before the lost one, less
+// the part that took more, halved. Where losses do not depend on delay the mean of that
+// is nothing, whatever the delays are. A stream of fewer than some 20 packets a second
+// is not judged. It is pure.
 type coincidence struct {
-	ring  [compared + 1]interval
-	next  int // of ring
-	count int // in ring
+	ring   [compared + 1]interval
+	next   int           // of ring: the oldest, and the place of the open one
+	count  int           // in ring
+	closed uint32        // intervals so far; the number of the open one
+	open   interval      // not in ring yet
+	lots   [draws]uint32 // of the packets that are drawn in it so far
 
-	at    time.Time // start of the interval that is open
-	open  interval
-	lots  [draws]uint32 // of the packets that are drawn in it so far
-	prev  uint16        // delay of the packet before
-	last  time.Time     // of the last loss that was looked at
-	score float64       // mean, from -0.5 to 0.5
+	started bool
+	ahead   uint32          // one above the newest number
+	passed  [tracked]passed // by number
+
+	last  time.Time // start of the interval of the last loss that was looked at
+	score float64   // mean, from -0.5 to coincideMost
 	on    bool
 }
 
 // interval holds delays in ticks; only differences count.
 type interval struct {
+	at      time.Time // start; zero = it is none
 	drawn   [draws]uint16
-	has     [draws]bool
-	before  uint16 // of the packet before the first loss
+	has     [draws]bool // of drawn
 	packets uint32
 	losses  uint32 // one after the other are one
+	before  uint16 // of the packet before one of the losses
+	lot     uint32 // of that loss
+}
+
+// passed is what is known of a number.
+type passed struct {
+	came     bool
+	delay    uint16
+	interval uint32 // in which it came
 }
 
 // add takes a packet with the number that it was sent with and its delay in ticks.
-// after says that packets before it are missing.
-func (c *coincidence) add(now time.Time, number uint32, delay uint16, after bool) {
-	if age := now.Sub(c.at); age >= coincideEvery {
+func (c *coincidence) add(now time.Time, number uint32, delay uint16) {
+	if age := now.Sub(c.open.at); age >= coincideEvery {
 		c.close(now, age)
-		c.at, c.open = now, interval{}
+		c.open = interval{at: now}
 	}
-	// Numbers times an odd constant are as good as random: the least of an interval
-	// are drawn evenly from its packets.
-	lot := number * 0x9e3779b1
+	lot := mix(number)
 	if i := lot % draws; !c.open.has[i] || lot < c.lots[i] {
 		c.lots[i], c.open.has[i], c.open.drawn[i] = lot, true, delay
 	}
 	c.open.packets++
-	if after {
-		if c.open.losses == 0 {
-			c.open.before = c.prev
-		}
-		c.open.losses++
+	c.track(number)
+	if c.ahead-number <= reordered {
+		c.passed[number%tracked] = passed{came: true, delay: delay, interval: c.closed}
 	}
-	c.prev = delay
+}
+
+// mix makes a number look like one that was drawn: the packets of an interval that have
+// the least ones are drawn evenly from it (the finalizer of MurmurHash3).
+func mix(n uint32) uint32 {
+	n = (n ^ n>>16) * 0x85ebca6b
+	n = (n ^ n>>13) * 0xc2b2ae35
+	return n ^ n>>16
+}
+
+// track makes room for the numbers up to one, and counts those as lost that have not
+// come meanwhile and whose predecessor has.
+func (c *coincidence) track(number uint32) {
+	steps := int32(number - c.ahead + 1)
+	if !c.started || steps > jump || steps < -jump {
+		c.started, c.ahead, c.passed = true, number+1, [tracked]passed{}
+		return
+	}
+	for range min(steps, tracked+reordered) { // what follows finds nothing any more
+		c.passed[c.ahead%tracked] = passed{}
+		old := c.ahead - reordered
+		if p := c.passed[(old-1)%tracked]; p.came && !c.passed[old%tracked].came {
+			c.lose(old, p)
+		}
+		c.ahead++
+	}
+	if steps > 0 {
+		c.ahead = number + 1
+	}
+}
+
+// lose notes a loss in the interval in which the packet before it came. One of the
+// losses there is drawn.
+func (c *coincidence) lose(number uint32, p passed) {
+	v := &c.open
+	if age := int(c.closed - p.interval); age > min(c.count, compared/2-1) {
+		return
+	} else if age > 0 {
+		v = &c.ring[(c.next-age+len(c.ring))%len(c.ring)]
+	}
+	v.losses++
+	if lot := mix(number); v.losses == 1 || lot < v.lot {
+		v.lot, v.before = lot, p.delay
+	}
 }
 
 // close takes the open interval, and looks at the one in the middle.
 func (c *coincidence) close(now time.Time, age time.Duration) {
-	if age > coincideFor {
+	c.closed++
+	if age > coincideGap {
 		c.count = 0
 		return
 	}
@@ -92,22 +154,22 @@ func (c *coincidence) close(now time.Time, age time.Duration) {
 	if c.count = min(c.count+1, len(c.ring)); c.count < len(c.ring) {
 		return
 	}
-	if m := &c.ring[(c.next+compared/2)%len(c.ring)]; m.losses > 0 {
-		c.look(now, m.before)
+	if m := &c.ring[(c.next+compared/2)%len(c.ring)]; m.losses > 0 && now.Sub(m.at) <= coincideFor {
+		c.look(m)
 	}
 }
 
 // look compares the delay before a loss with those of the packets that were drawn.
-func (c *coincidence) look(now time.Time, delay uint16) {
-	rank, ok := c.rank(delay)
+func (c *coincidence) look(m *interval) {
+	rank, ok := c.rank(m.before)
 	if !ok {
 		return
 	}
-	if now.Sub(c.last) > coincideFor {
+	if m.at.Sub(c.last) > coincideForget {
 		c.score, c.on = 0, false
 	}
-	c.last = now
-	c.score += (rank - c.score) * coincideGain
+	c.last = m.at
+	c.score = min(c.score+(rank-c.score)*coincideGain, coincideMost)
 	if c.score >= coincideOn {
 		c.on = true
 	} else if c.score < coincideOff {

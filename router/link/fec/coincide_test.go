@@ -1,32 +1,40 @@
 package fec
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
 
-// wave is a delay in milliseconds at a time in seconds.
+// wave is what something is at a time in seconds.
 type wave func(at float64) float64
 
 // chance lets a receiver see packets of a path that loses by chance, for so long. gap
-// is the time between packets in seconds, at a time. It returns whether losses ever
-// fell together with delay.
+// is the time from a packet to the next in seconds, delay how long one takes in
+// milliseconds. It returns whether losses ever fell together with delay.
 func chance(rng *rand.Rand, lasts time.Duration, loss float64, gap, delay wave) bool {
-	var c coincidence
-	start := time.Unix(1, 0)
-	after, ever := false, false
+	type packet struct {
+		number     uint32
+		sent, came float64 // seconds
+	}
+	var all []packet
 	number := rng.Uint32()
 	for at := 0.0; at < lasts.Seconds(); at += gap(at) {
 		number++
-		if rng.Float64() < loss {
-			after = true
-			continue
+		if late := delay(at) / 1000; rng.Float64() >= loss {
+			all = append(all, packet{number, at, at + late})
 		}
-		now := start.Add(time.Duration(at * float64(time.Second)))
-		c.add(now, number, uint16(int(delay(at)*float64(time.Millisecond/tick))), after)
-		after = false
+	}
+	slices.SortStableFunc(all, func(a, b packet) int { return cmp.Compare(a.came, b.came) })
+	var c coincidence
+	ever := false
+	ticks := func(at float64) uint16 { return uint16(int64(at * float64(time.Second/tick))) }
+	for _, p := range all {
+		now := time.Unix(1, 0).Add(time.Duration(p.came * float64(time.Second)))
+		c.add(now, p.number, ticks(p.came)-ticks(p.sent))
 		ever = ever || c.holds(now)
 	}
 	return ever
@@ -51,19 +59,34 @@ func TestChanceIsNoCoincidence(t *testing.T) {
 			return 0.02
 		}, func(float64) float64 { return 40 + high + 3*rng.Float64() }}
 	}
+	// n packets at once each period, of which each takes extra(i) longer.
+	train := func(n int, period float64, extra func(i int) float64) path {
+		i := 0
+		return path{func(at float64) float64 {
+			if i = (i + 1) % n; i == 0 {
+				return math.Ceil((at+1e-9)/period)*period - at
+			}
+			return 0.00001
+		}, func(float64) float64 { return 40 + extra(i) }}
+	}
+	turn := 0.0
 	for name, p := range map[string]path{
-		"no jitter":        {even, func(float64) float64 { return 40 }},
-		"jitter":           {even, func(float64) float64 { return 40 + 8*rng.Float64() }},
-		"rare long ones":   {even, func(float64) float64 { return 40 + 0.1*rng.Float64() + 30*math.Floor(rng.Float64()*1.01) }},
-		"clocks drift":     {even, func(at float64) float64 { return 40 + 0.5*at }},
-		"a short saw":      {even, saw(0.3, 8)},
-		"a saw":            {even, saw(2, 10)},
-		"a long saw":       {even, saw(11, 10)},
-		"queues of bursts": bursts(0.8),
-		"of seldom ones":   bursts(2.3),
+		"two paths in turn":                 {even, func(float64) float64 { turn = 3 - turn; return 40 + turn }},
+		"late ones":                         {even, func(float64) float64 { return 40 + rng.ExpFloat64() }},
+		"a train that its own queue delays": train(28, 0.05, func(i int) float64 { return 0.06 * float64(i) }),
+		"a train whose head waits":          train(400, 0.1, func(i int) float64 { return max(5-0.05*float64(i), 0) }),
+		"no jitter":                         {even, func(float64) float64 { return 40 }},
+		"jitter":                            {even, func(float64) float64 { return 40 + 8*rng.Float64() }},
+		"rare long ones":                    {even, func(float64) float64 { return 40 + 0.1*rng.Float64() + 30*math.Floor(rng.Float64()*1.01) }},
+		"clocks drift":                      {even, func(at float64) float64 { return 40 + 0.5*at }},
+		"a short saw":                       {even, saw(0.3, 8)},
+		"a saw":                             {even, saw(2, 10)},
+		"a long saw":                        {even, saw(11, 10)},
+		"queues of bursts":                  bursts(0.8),
+		"of seldom ones":                    bursts(2.3),
 	} {
-		for _, loss := range []float64{0.002, 0.01, 0.1} {
-			if chance(rng, 5*time.Minute, loss, p.gap, p.delay) {
+		for _, loss := range []float64{0, 0.002, 0.01, 0.1} {
+			if chance(rng, 3*time.Minute, loss, p.gap, p.delay) {
 				t.Errorf("%s: %v lost by chance fell together with delay", name, loss)
 			}
 		}
@@ -79,15 +102,15 @@ func TestOverflowIsACoincidence(t *testing.T) {
 	number, queue := uint32(0), 70.0 // of 80 ms
 	step := func(drops bool) {
 		// Others fill it by a random walk with a wall.
-		after := false
 		for queue += rng.NormFloat64(); queue > 80; queue -= 2 * rng.Float64() {
-			after = drops
-			number++
+			if drops {
+				number++
+			}
 		}
 		queue = max(queue, 70)
 		number++
 		now = now.Add(2 * time.Millisecond)
-		c.add(now, number, uint16(int((40+queue)*float64(time.Millisecond/tick))), after)
+		c.add(now, number, uint16(int((40+queue)*float64(time.Millisecond/tick))))
 	}
 	took := 0
 	for ; !c.holds(now) && took < 10_000; took++ {
@@ -102,10 +125,10 @@ func TestOverflowIsACoincidence(t *testing.T) {
 	if !c.holds(now) {
 		t.Errorf("an overflow that goes on is not seen, score %v", c.score)
 	}
-	for range 6_000 {
+	for range 5_100 {
 		step(false)
 	}
 	if c.holds(now) {
-		t.Error("an overflow counts 12 s after its last loss")
+		t.Error("an overflow counts 10.2 s after its last loss")
 	}
 }

@@ -24,7 +24,8 @@ const (
 	fullRate = 24 << 20
 
 	// A loss is remembered for about slow, so that a path that loses seldom stays
-	// corrected; what rises is followed within about fast.
+	// corrected; what rises is followed within about fast. Time in which a queue stands
+	// is not counted.
 	slow = 20 * time.Second
 	fast = time.Second
 	// leastLosses is how many losses within slow show a lossy path. One is an
@@ -40,14 +41,14 @@ const (
 	// lost among them.
 	assumedLoss  = 0.01
 	priorPackets = 5000
-	// fade is how long what was seen above that is remembered while a queue stands.
+	// fade is how long what was seen above that is remembered once it is in doubt.
 	fade = 2 * time.Second
 	// mostBudget bounds what may be spent at once after a long clean time, in bytes:
 	// the parity of about ten long blocks.
 	mostBudget = 64 << 10
-	// reportsLate is after how many reports a loss is told of at most, the first that
-	// could have been included.
-	reportsLate = 3
+	// reportsLate is how many reports may tell of what was lost while a queue stood, from
+	// the last that says so on.
+	reportsLate = 4
 	// mostBurst bounds the mean length of bursts that parity is added for.
 	mostBurst = 6
 )
@@ -69,16 +70,17 @@ type controller struct {
 	at         time.Time // of the last report; zero = none
 	last       report
 	slow, fast decayed
-	loss       float64 // share of packets lost, the estimate in force
-	burst      float64 // mean length of a run of losses, at least 1
-	congested  bool    // as the receiver says
-	doubtful   int     // further reports whose losses may be of a time when it was
-	crowded    uint64  // reports of losses while it was
-	longest    float64 // run of losses of late, in packets; it fades
-	resting    bool    // parity repairs nothing
-	budget     float64 // bytes of parity that were earned and not spent
-	prior      decayed // what slow holds of the assumption about a new path
-	counted    float64 // packets reported since the start, until the prior is gone
+	loss       float64       // share of packets lost, the estimate in force
+	burst      float64       // mean length of a run of losses, at least 1
+	congested  bool          // as the receiver says
+	doubtful   int           // further reports whose losses may be of a time when it was
+	learned    time.Duration // for how long the path was seen without a queue
+	crowded    uint64        // reports of losses while it was
+	longest    float64       // run of losses of late, in packets; it fades
+	resting    bool          // parity repairs nothing
+	budget     float64       // bytes of parity that were earned and not spent
+	prior      decayed       // what slow holds of the assumption about a new path
+	counted    float64       // packets reported since the start, until the prior is gone
 	own        explained
 	worth      worth
 	need       [2][maxData + 1]uint8
@@ -113,35 +115,34 @@ func (c *controller) observe(now time.Time, r *report) bool {
 	if l == float64(losses) { // no run at the socket
 		c.longest = max(c.longest, float64(min(r.longest, mostRun)))
 	}
-	if c.congested = r.congested; c.congested {
-		c.doubtful = reportsLate
-		if l < float64(losses) || l > c.atRandom(n) {
-			c.crowded++
-		}
-	} else {
-		c.worth.add(now, elapsed, l, repaired)
+	if c.congested = r.congested; c.congested && (l < float64(losses) || l > 0 && r.overflows || l > c.atRandom(n)) {
+		c.crowded++
 	}
-	c.resting = c.worth.rests(now)
+	if r.congested || r.missed {
+		c.doubtful = reportsLate
+	}
 	if c.doubtful > 0 {
 		c.doubtful--
-		c.doubt(elapsed)
+		c.worth.parity = 0
+		c.doubt(elapsed, r.overflows)
 	} else {
-		c.learn(keep, math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, min(float64(bursts), l))
+		c.worth.add(now, elapsed, l, repaired)
+		c.learned += min(elapsed, 2*reportTime)
+		c.slow.add(keep, n, l, min(float64(bursts), l))
+		c.fast.add(math.Exp(-elapsed.Seconds()/fast.Seconds()), n, l, min(float64(bursts), l))
+		c.forget(keep, n)
 	}
+	c.resting = c.worth.rests(now)
 	return c.estimate()
 }
 
-// learn takes what the path does to packets while no queue stands on it.
-func (c *controller) learn(keep, keepFast, n, l, b float64) {
-	c.slow.add(keep, n, l, b)
-	c.fast.add(keepFast, n, l, b)
-	c.forget(keep, n)
-}
-
-// doubt has what is known of losses fade to what a new path counts as, while a queue
-// hides them: a stream that began behind a queue that stood already took the losses of
-// that queue for the path's.
-func (c *controller) doubt(elapsed time.Duration) {
+// doubt has what is known of losses fade to what a new path counts as, if it may be of
+// the queue that stands: of a stream that began behind one and takes it for the path, or
+// of one whose losses prove to be those of a full queue.
+func (c *controller) doubt(elapsed time.Duration, overflows bool) {
+	if c.learned >= slow && !overflows {
+		return
+	}
 	keep := math.Exp(-elapsed.Seconds() / fade.Seconds())
 	for _, d := range []*decayed{&c.slow, &c.fast} {
 		if over := d.losses - assumedLoss*d.packets; over > 0 {
@@ -160,7 +161,7 @@ func (c *controller) forget(keep, packets float64) {
 	}
 	c.prior.add(keep, 0, 0, 0)
 	if c.counted += packets; c.counted >= priorPackets {
-		c.slow.add(1, -c.prior.packets, -c.prior.losses, -c.prior.bursts)
+		c.slow.add(1, -c.prior.packets, -c.prior.losses, -min(c.prior.bursts, c.slow.bursts))
 		c.prior = decayed{}
 	}
 }
@@ -201,6 +202,19 @@ func (c *controller) estimate() bool {
 		c.need[1][k] = uint8(parityFor(k, loss, burst, residualSparse))
 	}
 	return true
+}
+
+// measured returns the share of packets that were seen to be lost, without what a new
+// path counts as.
+func (c *controller) measured() float64 {
+	if c.prior.packets == 0 {
+		return c.loss
+	}
+	packets, losses := c.slow.packets-c.prior.packets, c.slow.losses-c.prior.losses
+	if losses < leastLosses {
+		return 0
+	}
+	return min(losses/packets, mostLoss)
 }
 
 // run returns how many packets in a row are lost now and then.

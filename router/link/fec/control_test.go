@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -14,12 +15,13 @@ func TestGoldenFrames(t *testing.T) {
 	frames := encode(s, time.Unix(1, 0), [][]byte{{quicBit, 1, 2}, {quicBit, 9}})
 	got := append(frames, appendReport(nil, &report{
 		tag: 0x01020304, congested: true, received: 1000, lost: 10, bursts: 7, recovered: 9, own: 2, longest: 3, queue: 1500 * time.Microsecond,
-	}), appendReset(nil, 0x01020304))
+	}), appendReport(nil, &report{congested: true, overflows: true}), appendReset(nil, 0x01020304))
 	want := []string{
 		"06000102030" + "40a0b0c0d00008003400102",
 		"06010102030" + "40a0b0c0e0000800240" + "09",
 		"07000102030" + "40a0b0c0d0201",
 		"0801010203" + "04000003e80000000a0000000700000009000005dc030000000200",
+		"0803" + strings.Repeat("00", reportSize-2),
 		"090001020304",
 	}
 	for i, b := range got {
@@ -94,6 +96,9 @@ func TestControllerFollowsThePath(t *testing.T) {
 	if c.rows(false) != 0 {
 		t.Error("one loss is no lossy path")
 	}
+	if fresh := newController(0.25, 1.2); fresh.rows(false) == 0 || fresh.measured() != 0 {
+		t.Errorf("a new path gets %d parity packets, and is said to lose %v", fresh.rows(false), fresh.measured())
+	}
 	feed(c, &now, &r, time.Second, 1000, 10)
 	if n := c.rows(false); n < 4 || n > 8 {
 		t.Errorf("%d parity packets a second after the loss began, want about 6", n)
@@ -133,9 +138,35 @@ func TestLossesOfAQueueAreNoChance(t *testing.T) {
 		t.Errorf("%d reports of 8 %% lost in a queue counted, want nearly all of 400", c.crowded)
 	}
 	r.congested = false
-	feed(c, &now, &r, 2*reportTime, 1000, 80) // of the time before
+	feed(c, &now, &r, 3*reportTime, 1000, 80) // of the time before
 	if c.loss != loss {
 		t.Errorf("a path that loses %v counts as one that loses %v after a queue", loss, c.loss)
+	}
+
+	// A path that is known to lose does not lose less in a queue, nor more.
+	c, r = newController(0.25, 1.2), report{}
+	feed(c, &now, &r, 30*time.Second, 1000, 50)
+	loss = c.loss
+	r.congested = true
+	now = now.Add(15 * time.Second) // nothing was sent
+	feed(c, &now, &r, 10*time.Second, 1000, 50)
+	if c.crowded > 2 || c.loss != loss {
+		t.Errorf("%d reports of 5 %% by chance count as of a queue, a loss of %v is believed after %v", c.crowded, c.loss, loss)
+	}
+	// But for those that fall on the longest delays.
+	r.overflows = true
+	feed(c, &now, &r, 10*time.Second, 1000, 50)
+	if c.crowded < 190 || c.loss > 1.2*assumedLoss {
+		t.Errorf("%d of 200 reports of overflows count, a loss of %v is believed", c.crowded, c.loss)
+	}
+
+	// A report that was overtaken by another one still says that a queue stood.
+	c, r = newController(0.25, 1.2), report{}
+	feed(c, &now, &r, 30*time.Second, 1000, 0)
+	r.missed = true
+	feed(c, &now, &r, reportTime, 1000, 80)
+	if c.loss != 0 {
+		t.Errorf("a loss of %v is believed of a queue whose report was missed", c.loss)
 	}
 
 	c, r = newController(0.25, 1.2), report{}
@@ -149,6 +180,24 @@ func TestLossesOfAQueueAreNoChance(t *testing.T) {
 	}
 	if c.crowded < 100 || c.loss > 1.2*assumedLoss {
 		t.Errorf("after 20 s in a queue %d reports counted, and a loss of %v is believed", c.crowded, c.loss)
+	}
+}
+
+// TestLossesOfAQueueDoNotMakeParityRest: no parity was sent for them.
+func TestLossesOfAQueueDoNotMakeParityRest(t *testing.T) {
+	c := newController(0.25, 1.2)
+	now := time.Unix(1, 0)
+	var r report
+	feed(c, &now, &r, 10*time.Second, 1000, 10)
+	c.worth.parity = 100
+	r.congested = true
+	feed(c, &now, &r, time.Second, 1000, 10)
+	for r.congested = false; c.doubtful > 0; c.worth.parity = 100 {
+		feed(c, &now, &r, reportTime, 1000, 100)
+	}
+	feed(c, &now, &r, reportTime, 1000, 0)
+	if c.resting {
+		t.Errorf("parity rests for %v after a queue", c.worth.rest)
 	}
 }
 

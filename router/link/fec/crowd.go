@@ -23,10 +23,10 @@ type crowd struct {
 	mark    time.Time // till when packets are marked
 }
 
-// add takes a packet that was sent at a time of the sender's clock, in ticks. after
-// says that packets before it are missing.
-func (c *crowd) add(now time.Time, arrived, sent uint16, number uint32, after bool) {
-	c.falls.add(now, number, arrived-sent, after)
+// add takes a packet with the number and the time of the sender's clock, in ticks, that
+// it was sent with.
+func (c *crowd) add(now time.Time, number uint32, arrived, sent uint16) {
+	c.falls.add(now, number, arrived-sent)
 	c.queue = c.delay.add(now, arrived, sent)
 	if c.queue > c.bound {
 		c.full = true

@@ -18,7 +18,7 @@
 //	          ECN and length (2: 2 and 14 bits)  packet
 //	parity:   7 (1)  index (1)  tag (4)  number (4)  packets (1)  parity (1)
 //	          sum (2 more than the longest packet of the block)
-//	report:   8 (1)  flags (1: 1 = congested)  tag (4)  received (4)  lost (4)
+//	report:   8 (1)  flags (1: 1 = congested, 2 = losses fall on the longest delays)  tag (4)  received (4)  lost (4)
 //	          bursts (4)  recovered (4)  queue (4, microseconds)  longest burst (1)
 //	          dropped by the receiver's socket (4)  0 (1)
 //	unknown:  9 (1)  0 (1)  tag (4)

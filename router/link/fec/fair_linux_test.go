@@ -202,8 +202,8 @@ func TestTwoLinksShare(t *testing.T) {
 }
 
 // TestManyKeepTheirShare: a link of four connections that comes to a queue which 30
-// flows keep full takes what four of them would, about an eighth. That queue never
-// drains by what would be measured.
+// flows keep full takes no more than four of them would, an eighth; it takes 0.08, and
+// 0.16 if the queue is not seen, which never drains by what would be measured.
 func TestManyKeepTheirShare(t *testing.T) {
 	t.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
 	const flows, rate = 30, 20e6 / 8
@@ -235,7 +235,7 @@ func TestManyKeepTheirShare(t *testing.T) {
 		time.Sleep(time.Minute) // timers of quic-go that nobody joins
 		synctest.Wait()
 	})
-	if share < 0.03 || share > 0.16 || repaired > 20 {
+	if share < 0.03 || share > 0.12 || repaired > 20 {
 		t.Errorf("a link beside %d flows has %.3f, with %d hidden losses", flows, share, repaired)
 	}
 }

@@ -99,6 +99,8 @@ func meta(shard []byte) (size int, ecn byte) {
 type report struct {
 	tag       uint32
 	congested bool
+	overflows bool // packets are lost when others take longest: in a full queue
+	missed    bool // not sent: a report that the sender did not get to see said congested
 	received  uint32
 	lost      uint32 // never came
 	bursts    uint32 // runs of packets lost one after the other
@@ -108,11 +110,20 @@ type report struct {
 	queue     time.Duration
 }
 
+// Flags of a report; others are skipped.
+const (
+	flagCongested = 1 << iota
+	flagOverflows
+)
+
 // appendReport appends the datagram of a report.
 func appendReport(dst []byte, r *report) []byte {
 	flags := byte(0)
 	if r.congested {
-		flags = 1
+		flags = flagCongested
+	}
+	if r.overflows {
+		flags |= flagOverflows
 	}
 	dst = append(dst, typeReport, flags)
 	dst = be.AppendUint32(dst, r.tag)
@@ -129,7 +140,7 @@ func parseReport(b []byte) (report, bool) {
 		return report{}, false
 	}
 	return report{
-		congested: b[1]&1 != 0, tag: be.Uint32(b[2:]), received: be.Uint32(b[6:]), lost: be.Uint32(b[10:]),
+		congested: b[1]&flagCongested != 0, overflows: b[1]&flagOverflows != 0, tag: be.Uint32(b[2:]), received: be.Uint32(b[6:]), lost: be.Uint32(b[10:]),
 		bursts: be.Uint32(b[14:]), recovered: be.Uint32(b[18:]),
 		queue: time.Duration(be.Uint32(b[22:])) * time.Microsecond, longest: b[26], own: be.Uint32(b[27:]),
 	}, true

@@ -29,6 +29,9 @@ func (l *Layer) input(now time.Time, b []byte, from net.Addr, lag time.Duration)
 	case typeReport:
 		if r, ok := parseReport(b); ok {
 			if p := (*l.byTag.Load())[tag]; p != nil {
+				if was := p.inbox.Load(); was != nil {
+					r.missed = was.congested || was.missed
+				}
 				p.inbox.Store(&r)
 				return nil, nil, true
 			}

@@ -244,7 +244,8 @@ func (l *Layer) sending(b []byte, to net.Addr) *peer {
 	return (*l.byAddr.Load())[ap]
 }
 
-// enabled reports whether what goes to the address is sent as frames.
+// enabled reports whether a peer at the address takes frames, and sends them: who says
+// that it does, does.
 func (l *Layer) enabled(a net.Addr) bool {
 	ap, _ := datagram.AddrPort(a)
 	return (*l.byAddr.Load())[ap] != nil

@@ -70,9 +70,8 @@ func (r *receiver) take(now time.Time, arrived uint16, f *frame) []delivery {
 		return r.out
 	}
 	holes := r.seen.holes
-	after := r.seen.started && int32(f.seq-r.seen.next) > 0
 	fresh := r.seen.add(f.seq)
-	r.crowd.add(now, arrived, f.sent, f.seq, after)
+	r.crowd.add(now, f.seq, arrived, f.sent)
 	if r.seen.holes != holes {
 		r.crowd.lost(now)
 	}
@@ -266,7 +265,7 @@ func (r *receiver) report(now time.Time) report {
 	}
 	r.mark = [2]uint32{r.seen.next, r.mark[0]}
 	out := report{
-		congested: r.crowd.on(now), received: r.seen.received, lost: r.seen.lost, bursts: r.seen.bursts,
+		congested: r.crowd.on(now), overflows: r.crowd.falls.holds(now), received: r.seen.received, lost: r.seen.lost, bursts: r.seen.bursts,
 		recovered: r.recovered, own: r.crowd.own, longest: uint8(min(r.seen.longest, 255)), queue: r.crowd.queue,
 	}
 	r.seen.longest = 0

@@ -5,7 +5,7 @@ import "time"
 // Status is what is known of the stream of a peer.
 type Status struct {
 	On        bool          // packets to the peer go as frames
-	Loss      float64       // share of this node's packets that get lost, as the peer reports and the controller believes
+	Loss      float64       // share of this node's packets that get lost, as the peer reports; 0 until three are
 	Residual  float64       // share of them that stayed lost, of all since the start
 	Burst     float64       // mean length of a run of losses
 	Parity    int           // parity packets that a full block gets now
@@ -28,7 +28,7 @@ func (p *peer) status() Status {
 		c := s.control
 		r := &c.last
 		st = Status{
-			On: p.live.Load(), Loss: c.loss, Burst: c.burst, Parity: c.rows(s.rate < sparseRate),
+			On: p.live.Load(), Loss: c.measured(), Burst: c.burst, Parity: c.rows(s.rate < sparseRate),
 			Congested: r.congested, Queue: r.queue, Crowded: c.crowded, Sent: s.sent, ParitySent: s.parity, Extra: s.extra,
 		}
 		if all := float64(r.received) + float64(r.lost); all > 0 && r.lost > r.recovered {
