@@ -20,6 +20,7 @@ type bottleneck struct {
 	rate  float64       // bytes a second
 	delay time.Duration // one way
 	queue time.Duration // the longest wait
+	pause time.Duration // of a link's connection after each write; 0 = it sends without end
 
 	mu     sync.Mutex
 	free   time.Time     // when the line has sent what it took

@@ -252,12 +252,13 @@ func TestQueueIsWhatTheLuckiestPacketWaits(t *testing.T) {
 	rng := random(t)
 	var d delayMeter
 	start := time.Unix(1, 0)
-	queue := time.Duration(0)
+	queue, number := time.Duration(0), uint32(0)
 	at := func(since, wait time.Duration) {
 		jitter := time.Duration(rng.Int64N(int64(8 * time.Millisecond)))
 		sent := uint16(since * 10001 / 10000 / tick) // 100 ppm fast
 		arrived := uint16((since + 40*time.Millisecond + wait + jitter + 5*time.Second) / tick)
-		queue = d.add(start.Add(since+wait+jitter), arrived, sent)
+		queue = d.add(start.Add(since+wait+jitter), number, arrived, sent, 15*time.Millisecond)
+		number++
 	}
 	now := time.Duration(0)
 	run := func(for_ time.Duration, wait time.Duration) {
@@ -268,6 +269,9 @@ func TestQueueIsWhatTheLuckiestPacketWaits(t *testing.T) {
 	run(3*time.Minute, 0)
 	if queue > 10*time.Millisecond {
 		t.Errorf("a queue of %v on an empty path with 8 ms of jitter", queue)
+	}
+	for wait := range 50 * time.Millisecond / (500 * time.Microsecond) { // a jump would be a longer path
+		run(time.Millisecond, wait*500*time.Microsecond)
 	}
 	run(time.Second, 50*time.Millisecond)
 	if queue < 45*time.Millisecond || queue > 65*time.Millisecond {

@@ -27,7 +27,7 @@ type crowd struct {
 // it was sent with.
 func (c *crowd) add(now time.Time, number uint32, arrived, sent uint16) {
 	c.falls.add(now, number, arrived-sent)
-	c.queue = c.delay.add(now, arrived, sent)
+	c.queue = c.delay.add(now, number, arrived, sent, c.bound)
 	if c.queue > c.bound {
 		c.full = true
 	} else if c.queue < c.bound/2 {

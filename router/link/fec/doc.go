@@ -62,7 +62,8 @@
 // # Fairness
 //
 // A queue is measured as the growth of the least one-way delay within 20 ms over
-// the least within a minute. One that stood before and never drains, since many fill
+// the least within a minute; a delay that jumps and then stands still for 100 ms,
+// while few packets are missing, is that of a longer route. A queue that stood before and never drains, since many fill
 // it, is told by a rank test: losses that fall on the packets that take longest are
 // those of a full queue. While a queue is above Options.Queue, or losses fall so, and
 // for 200 ms after the receiver's socket has overflowed, the sender sends no parity

@@ -45,7 +45,7 @@ func connectSim(t *testing.T, line *bottleneck, number byte, connections int) *s
 		line.send(size, func() { deliver(l.to) })
 	}
 	l.to.route = func(_ *net.UDPAddr, _ int, deliver func(*simUDP)) {
-		time.AfterFunc(line.delay, func() { deliver(l.from) })
+		time.AfterFunc(sharedDelay, func() { deliver(l.from) })
 	}
 	a, b := l.correct(number)
 	conf := &quic.Config{InitialStreamReceiveWindow: 16 << 20, InitialConnectionReceiveWindow: 16 << 20}
@@ -64,6 +64,7 @@ func connectSim(t *testing.T, line *bottleneck, number byte, connections int) *s
 			if s, err := client.OpenStream(); err == nil {
 				for err == nil {
 					_, err = s.Write(make([]byte, 16<<10))
+					time.Sleep(line.pause)
 				}
 			}
 		})
@@ -238,6 +239,39 @@ func TestManyKeepTheirShare(t *testing.T) {
 	if share < 0.03 || share > 0.12 || repaired > 20 {
 		t.Errorf("a link beside %d flows has %.3f, with %d hidden losses", flows, share, repaired)
 	}
+}
+
+// TestLongerRouteKeepsItsParity: a link that loses 1 % by chance, and does not fill the
+// path, goes on as before when the path becomes 20 ms longer.
+func TestLongerRouteKeepsItsParity(t *testing.T) {
+	t.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true")
+	synctest.Test(t, func(t *testing.T) {
+		rng := mrand.New(mrand.NewPCG(1, 2))
+		line := &bottleneck{rate: 100e6 / 8, delay: sharedDelay, queue: sharedQueue, pause: 15 * time.Millisecond}
+		line.before = func() bool { return rng.Float64() < 0.01 }
+		l := connectSim(t, line, 1, 4)
+		second := func(n time.Duration) float64 {
+			before := l.got.Load()
+			time.Sleep(n * time.Second)
+			return float64(l.got.Load()-before) / float64(n)
+		}
+		second(5)
+		short, before := second(5), l.leases[1].Status()
+		line.mu.Lock()
+		line.delay += 20 * time.Millisecond
+		line.mu.Unlock()
+		long, after := second(5), l.leases[1].Status()
+		t.Logf("%.0f bytes a second over the short path, %.0f over the long one", short, long)
+		if long < 0.9*short {
+			t.Errorf("%.0f bytes a second over a longer path, %.0f before", long, short)
+		}
+		if n := after.Marked - before.Marked; n > 0 || after.Recovered == before.Recovered {
+			t.Errorf("%d repaired packets were marked, %d repaired in all", n, after.Recovered-before.Recovered)
+		}
+		l.end()
+		time.Sleep(time.Minute) // timers of quic-go that nobody joins
+		synctest.Wait()
+	})
 }
 
 // dial makes a connection from a to b.
