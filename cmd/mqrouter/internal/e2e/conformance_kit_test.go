@@ -311,10 +311,16 @@ func (s *stage) consumer(kind string, port int, topic, tags string, extra ...map
 	return s.open(kind, fields)
 }
 
+// trySend sends a message. One that met no connection was not sent: the Node.js client
+// says so at once while it makes another one, and is given some seconds for that.
 func (s *stage) trySend(producer string, m message) (string, error) {
 	var out struct{ MessageID string }
-	err := s.d.call("send", m.fields(producer), &out)
-	return out.MessageID, err
+	for deadline := time.Now().Add(10 * time.Second); ; <-time.After(200 * time.Millisecond) {
+		err := s.d.call("send", m.fields(producer), &out)
+		if err == nil || time.Now().After(deadline) || !strings.Contains(err.Error(), "No connection established") {
+			return out.MessageID, err
+		}
+	}
 }
 
 func (s *stage) send(producer string, m message) string {
